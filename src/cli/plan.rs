@@ -11,7 +11,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use windowsill::config::{self, Config, UpstreamConfig, UpstreamKind};
 use windowsill::plain;
-use windowsill::proxy::{App, ask_running, plan_file};
+use windowsill::proxy::{App, ask_running, dry_run as dry_run_of, plan_file};
 
 use super::paint::tokens;
 use crate::{Failure, out, out_json, runtime};
@@ -76,7 +76,7 @@ fn dry_run(mut config: Config, of: &OfFile) -> Result<Value, Failure> {
             config.upstreams.extend(behind_the_proxy(&config, &model).await);
         }
         let app = Arc::new(App::start_dry(config, &scratch).await?);
-        let report = app.dry_run(body, of.model.as_deref()).await;
+        let report = dry_run_of(&app, body, of.model.as_deref()).await;
         app.close().await;
         report
     });

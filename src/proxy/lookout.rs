@@ -16,45 +16,43 @@ const LOOK: Duration = Duration::from_secs(3);
 /// Time between two looks at an address where something else answers: it is not to be bothered.
 const OTHERS: Duration = Duration::from_secs(60);
 
-impl App {
-    /// The servers behind this proxy, each with its number: those that were named, and of others those that are there.
-    pub(super) fn servers(&self) -> impl Iterator<Item = (usize, &Arc<Upstream>)> {
-        self.upstreams.iter().enumerate().filter(|(_, upstream)| upstream.is_there())
-    }
+/// The servers behind this proxy, each with its number: those that were named, and of others those that are there.
+pub(in crate::proxy) fn servers(app: &App) -> impl Iterator<Item = (usize, &Arc<Upstream>)> {
+    app.upstreams.iter().enumerate().filter(|(_, upstream)| upstream.is_there())
+}
 
-    /// Looks where servers usually are that nobody named and that are not there yet. Returns whether one was found.
-    pub(super) async fn look(&self) -> bool {
-        let away = self.upstreams.iter().filter(|upstream| !upstream.is_there());
-        let found = join_all(away.map(|upstream| async move { is_found(upstream, upstream.probe().await.ok()) })).await;
-        found.contains(&true)
-    }
+/// Looks where servers usually are that nobody named and that are not there yet. Returns whether one was found.
+pub(in crate::proxy) async fn look(app: &App) -> bool {
+    let away = app.upstreams.iter().filter(|upstream| !upstream.is_there());
+    let found = join_all(away.map(|upstream| async move { is_found(upstream, upstream.probe().await.ok()) })).await;
+    found.contains(&true)
+}
 
-    /// Looks again every few seconds while no server is there. Only where none is named.
-    pub(super) fn keep_looking(&self) {
-        if !self.config.upstreams.is_empty() {
-            return;
-        }
-        let all = self.upstreams.clone();
-        self.tasks.spawn(async move {
-            let mut others: Vec<Option<Instant>> = vec![None; all.len()];
-            let mut looks = tokio::time::interval(LOOK);
-            looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-            loop {
-                looks.tick().await;
-                if all.iter().any(|upstream| upstream.is_there()) {
+/// Looks again every few seconds while no server is there. Only where none is named.
+pub(in crate::proxy) fn keep_looking(app: &App) {
+    if !app.config.upstreams.is_empty() {
+        return;
+    }
+    let all = app.upstreams.clone();
+    app.tasks.spawn(async move {
+        let mut others: Vec<Option<Instant>> = vec![None; all.len()];
+        let mut looks = tokio::time::interval(LOOK);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            if all.iter().any(|upstream| upstream.is_there()) {
+                continue;
+            }
+            for (upstream, asked) in all.iter().zip(&mut others) {
+                if asked.is_some_and(|asked| asked.elapsed() < OTHERS) {
                     continue;
                 }
-                for (upstream, asked) in all.iter().zip(&mut others) {
-                    if asked.is_some_and(|asked| asked.elapsed() < OTHERS) {
-                        continue;
-                    }
-                    let probed = upstream.probe().await;
-                    *asked = probed.as_ref().is_err_and(|e| !e.is_connect()).then(Instant::now);
-                    is_found(upstream, probed.ok());
-                }
+                let probed = upstream.probe().await;
+                *asked = probed.as_ref().is_err_and(|e| !e.is_connect()).then(Instant::now);
+                is_found(upstream, probed.ok());
             }
-        });
-    }
+        }
+    });
 }
 
 fn is_found(upstream: &Upstream, kind: Option<Kind>) -> bool {

@@ -14,6 +14,7 @@ mod state;
 mod traffic;
 mod turn;
 
+use crate::proxy::lookout::servers;
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -24,17 +25,37 @@ use parking_lot::Mutex;
 
 pub use ahead::background;
 pub use desk::agent::{Agent, Tool};
+pub use desk::ask::ask_original;
+pub use desk::checkpoint::checkpoint;
 pub use desk::compact::Compaction;
+pub use desk::compact::compact;
 pub use desk::curate::Chosen;
+pub use desk::curate::{build, segments};
 pub use desk::doctor::{Diagnosis, doctor};
 pub use desk::machine::fit;
+pub use desk::machine::windows;
+pub use desk::models::models;
 pub use desk::pins::{Pinning, Unpinned};
+pub use desk::pins::{pin, pins, unpin};
+pub use desk::receipt::report;
 pub use desk::record::{Asked, Record, Text, hit_json, lines, page, search};
 pub use desk::report::{
     ask as ask_running, ask_original_running, grouped, plan_file, rules_running, running_models, steer_running,
 };
+pub use desk::report::{conversation, conversations, dry_run, metrics_text, ready, record, view};
+pub use desk::resume::resume;
+pub use desk::rules::{add_rule, edit_rule, remove_rule, rules};
+pub use desk::sight::insight;
+pub use desk::steer::{forget_wishes, pause, steer};
+pub use desk::timeline::{timeline, timeline_message};
 pub use desk::trace::{TraceQuery, follow_running};
+pub use desk::trace::{events, follow};
+pub use doors::dialect::{
+    anthropic_models, count_chat, count_messages, count_responses, messages, ollama, ollama_asks, responses,
+};
 pub use doors::dialect::{json_reply, refusal};
+pub use doors::embeds::{ollama_embeds, pass_below_api};
+pub use doors::{chat, pass};
 pub use error::Error;
 pub use state::steer::{Steer, When};
 pub use turn::relay::{self, Body};
@@ -128,7 +149,7 @@ impl App {
 
     /// The servers behind this proxy: those that were named, and of others those that are there.
     pub fn upstreams(&self) -> Vec<Arc<Upstream>> {
-        self.servers().map(|(_, upstream)| Arc::clone(upstream)).collect()
+        servers(self).map(|(_, upstream)| Arc::clone(upstream)).collect()
     }
 
     /// The client's headers as an upstream may see them: without the key of this proxy, and without what is meant for it.

@@ -1,6 +1,7 @@
 //! Which server serves which model, and with which window.
 
 use crate::measure::window::Change;
+use crate::proxy::lookout::{look, servers};
 use std::sync::Arc;
 
 use serde_json::json;
@@ -12,78 +13,74 @@ use crate::measure::window::Window;
 use crate::store::{Batch, Event};
 use crate::upstream::{Kind, Upstream};
 
-impl App {
-    /// The upstream that serves a model. With one upstream there is nothing to choose: it knows its own names best.
-    pub(in crate::proxy) async fn upstream_of(&self, model: &str) -> Result<Arc<Upstream>, Error> {
-        if self.servers().next().is_none() {
-            self.look().await;
-        }
-        let servers: Vec<(usize, &Arc<Upstream>)> = self.servers().collect();
-        let (_, first) = servers.first().ok_or_else(|| {
-            let usual: Vec<&str> = self.config.machine.usual.iter().map(|(_, url)| url.as_str()).collect();
-            let hint =
-                format!("start one (they are looked for at {}), or name it with --upstream URL", usual.join(", "));
-            Error::client(503, "no_upstream", "no inference server is configured and none was found", &hint)
-        })?;
-        if servers.len() == 1 || model.is_empty() {
-            return Ok(Arc::clone(first));
-        }
-        if let Some(at) = self.places.lock().get(model).copied().filter(|at| self.upstreams[*at].is_there()) {
-            return Ok(Arc::clone(&self.upstreams[at]));
-        }
-        let mut names = Vec::new();
-        let mut any = None;
-        for (at, upstream) in servers {
-            let Ok(models) = upstream.models().await else { continue };
-            if models.iter().any(|m| same_model(&m.id, model)) {
-                self.places.lock().insert(model.to_owned(), at);
-                return Ok(Arc::clone(upstream));
-            }
-            // A single-model llama-server takes every name.
-            if upstream.kind() == Some(Kind::LlamaServer { router: false }) {
-                any = any.or(Some(upstream));
-            }
-            names.extend(models.into_iter().map(|m| m.id));
-        }
-        if let Some(upstream) = any {
+/// The upstream that serves a model. With one upstream there is nothing to choose: it knows its own names best.
+pub(in crate::proxy) async fn upstream_of(app: &App, model: &str) -> Result<Arc<Upstream>, Error> {
+    if servers(app).next().is_none() {
+        look(app).await;
+    }
+    let servers: Vec<(usize, &Arc<Upstream>)> = servers(app).collect();
+    let (_, first) = servers.first().ok_or_else(|| {
+        let usual: Vec<&str> = app.config.machine.usual.iter().map(|(_, url)| url.as_str()).collect();
+        let hint = format!("start one (they are looked for at {}), or name it with --upstream URL", usual.join(", "));
+        Error::client(503, "no_upstream", "no inference server is configured and none was found", &hint)
+    })?;
+    if servers.len() == 1 || model.is_empty() {
+        return Ok(Arc::clone(first));
+    }
+    if let Some(at) = app.places.lock().get(model).copied().filter(|at| app.upstreams[*at].is_there()) {
+        return Ok(Arc::clone(&app.upstreams[at]));
+    }
+    let mut names = Vec::new();
+    let mut any = None;
+    for (at, upstream) in servers {
+        let Ok(models) = upstream.models().await else { continue };
+        if models.iter().any(|m| same_model(&m.id, model)) {
+            app.places.lock().insert(model.to_owned(), at);
             return Ok(Arc::clone(upstream));
         }
-        names.truncate(20);
-        let near =
-            names.iter().max_by(|a, b| strsim::jaro_winkler(a, model).total_cmp(&strsim::jaro_winkler(b, model)));
-        let hint = near.map_or_else(String::new, |n| format!("did you mean `{n}`? Served: {}", names.join(", ")));
-        Err(Error::client(404, "model_not_found", format!("no upstream serves the model `{model}`"), &hint))
-    }
-
-    /// The window of a model now. That it changed is logged, and is an event.
-    pub(in crate::proxy) async fn window_of(&self, upstream: &Upstream, model: &str) -> Window {
-        let window = self.measure.windows.of(upstream, model, &self.config.window.num_ctx).await;
-        if let Some(change) = &window.changed {
-            self.note_change(upstream, model, &window, change);
+        // A single-model llama-server takes every name.
+        if upstream.kind() == Some(Kind::LlamaServer { router: false }) {
+            any = any.or(Some(upstream));
         }
-        window
+        names.extend(models.into_iter().map(|m| m.id));
     }
-
-    /// The window that a model has, or would be loaded with: who only looks has no model loaded.
-    pub(in crate::proxy) async fn window_without_loading(&self, upstream: &Upstream, model: &str) -> Window {
-        self.measure.windows.without_loading(upstream, model, &self.config.window.num_ctx).await
+    if let Some(upstream) = any {
+        return Ok(Arc::clone(upstream));
     }
+    names.truncate(20);
+    let near = names.iter().max_by(|a, b| strsim::jaro_winkler(a, model).total_cmp(&strsim::jaro_winkler(b, model)));
+    let hint = near.map_or_else(String::new, |n| format!("did you mean `{n}`? Served: {}", names.join(", ")));
+    Err(Error::client(404, "model_not_found", format!("no upstream serves the model `{model}`"), &hint))
+}
 
-    fn note_change(&self, upstream: &Upstream, model: &str, window: &Window, change: &Change) {
-        let (was, found, now, why) = (change.was, change.found, change.now, &change.why);
-        warn!(upstream = upstream.name(), model, was, found, window = now, why, "the window changed");
-        let event = Event {
-            now_ms: now_ms(),
-            conversation: None,
-            kind: "window_changed".into(),
-            data: json!({
-                "model": model, "upstream": upstream.name(), "was": was, "found": found, "window": now, "why": why,
-                "source": window.source,
-            }),
-        };
-        if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
-            debug!(error = %e, "an event was not recorded");
-        }
+/// The window of a model now. That it changed is logged, and is an event.
+pub(in crate::proxy) async fn window_of(app: &App, upstream: &Upstream, model: &str) -> Window {
+    let window = app.measure.windows.of(upstream, model, &app.config.window.num_ctx).await;
+    if let Some(change) = &window.changed {
+        note_change(app, upstream, model, &window, change);
+    }
+    window
+}
+
+/// The window that a model has, or would be loaded with: who only looks has no model loaded.
+pub(in crate::proxy) async fn window_without_loading(app: &App, upstream: &Upstream, model: &str) -> Window {
+    app.measure.windows.without_loading(upstream, model, &app.config.window.num_ctx).await
+}
+
+fn note_change(app: &App, upstream: &Upstream, model: &str, window: &Window, change: &Change) {
+    let (was, found, now, why) = (change.was, change.found, change.now, &change.why);
+    warn!(upstream = upstream.name(), model, was, found, window = now, why, "the window changed");
+    let event = Event {
+        now_ms: now_ms(),
+        conversation: None,
+        kind: "window_changed".into(),
+        data: json!({
+            "model": model, "upstream": upstream.name(), "was": was, "found": found, "window": now, "why": why,
+            "source": window.source,
+        }),
+    };
+    if let Err(e) = app.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
+        debug!(error = %e, "an event was not recorded");
     }
 }
 

@@ -1,5 +1,9 @@
 //! Puts an [`App`] together from the settings: the record, the upstreams, looked for where none is named.
 
+use crate::proxy::ahead::retention::keep_house;
+use crate::proxy::desk::machine::rest_counters;
+use crate::proxy::lookout::keep_looking;
+use crate::proxy::servers::window_of;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
@@ -44,9 +48,9 @@ impl App {
             warn!(%data_dir, "data_dir {why}: they could replace or remove the record; `windowsill doctor` says how to mend it");
         }
         let (app, found) = Self::with_store(config, store).await?;
-        app.keep_house();
-        app.rest_counters();
-        app.keep_looking();
+        keep_house(&app);
+        rest_counters(&app);
+        keep_looking(&app);
         Ok((app, found))
     }
 
@@ -68,7 +72,7 @@ impl App {
             let Some(model) = upstream.embedded_model() else { continue };
             upstream.let_load();
             info!(model, "loading it");
-            let window = self.window_of(upstream, model).await;
+            let window = window_of(self, upstream, model).await;
             let loaded = upstream.loaded(model).await.ok().filter(|loaded| !loaded.provisional);
             if let Some(loaded) = loaded {
                 let memory = loaded.held.map_or_else(String::new, |held| held_in(held, upstream));

@@ -133,38 +133,41 @@ fn key(upstream: &Upstream, model: &str) -> String {
     upstream.canonical(model)
 }
 
-impl App {
-    /// A client's request for a model begins. Work of ours for other models of that server ends.
-    pub(super) async fn using(&self, upstream: &Upstream, model: &str) -> Using {
-        if upstream.kind().is_none() {
-            // What the server is decides which names mean the same. Whether it answers shows when it is asked.
-            let _ = upstream.probe().await;
-        }
-        self.traffic.begin(upstream, model)
+/// A client's request for a model begins. Work of ours for other models of that server ends.
+pub(in crate::proxy) async fn using(app: &App, upstream: &Upstream, model: &str) -> Using {
+    if upstream.kind().is_none() {
+        // What the server is decides which names mean the same. Whether it answers shows when it is asked.
+        let _ = upstream.probe().await;
     }
+    app.traffic.begin(upstream, model)
+}
 
-    /// Begins work of ours that no request waits for. `None` where the model is not in memory, or a client uses another one of
-    /// that server, or waits for it.
-    pub(super) async fn errand(&self, upstream: &Upstream, model: &str, asked: Asked) -> Option<Errand> {
-        let errand = self.traffic.errand(upstream, model);
-        if self.traffic.uses_another(upstream, model) || !self.moves_nothing(upstream, model, asked).await {
-            return None;
-        }
-        // Somebody may have come meanwhile.
-        (!errand.stop.is_cancelled()).then_some(errand)
+/// Begins work of ours that no request waits for. `None` where the model is not in memory, or a client uses another one of
+/// that server, or waits for it.
+pub(in crate::proxy) async fn begin_errand(
+    app: &App,
+    upstream: &Upstream,
+    model: &str,
+    asked: Asked,
+) -> Option<Errand> {
+    let errand = app.traffic.errand(upstream, model);
+    if app.traffic.uses_another(upstream, model) || !moves_nothing(app, upstream, model, asked).await {
+        return None;
     }
+    // Somebody may have come meanwhile.
+    (!errand.stop.is_cancelled()).then_some(errand)
+}
 
-    /// Whether a request of ours to a model leaves in memory what is there.
-    pub(super) async fn moves_nothing(&self, upstream: &Upstream, model: &str, asked: Asked) -> bool {
-        match upstream.place(model).await {
-            Place::Fixed | Place::Loaded => true,
-            Place::Away { alone } => alone && asked == Asked::Other && !self.traffic.uses_another(upstream, model),
-            // What was asked for last is in memory.
-            Place::Untold => match self.traffic.last(upstream) {
-                Some(last) => last == key(upstream, model),
-                None => asked == Asked::Other,
-            },
-        }
+/// Whether a request of ours to a model leaves in memory what is there.
+pub(in crate::proxy) async fn moves_nothing(app: &App, upstream: &Upstream, model: &str, asked: Asked) -> bool {
+    match upstream.place(model).await {
+        Place::Fixed | Place::Loaded => true,
+        Place::Away { alone } => alone && asked == Asked::Other && !app.traffic.uses_another(upstream, model),
+        // What was asked for last is in memory.
+        Place::Untold => match app.traffic.last(upstream) {
+            Some(last) => last == key(upstream, model),
+            None => asked == Asked::Other,
+        },
     }
 }
 

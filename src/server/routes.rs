@@ -15,7 +15,7 @@ use super::door::Door;
 use super::error::reply_in;
 use super::table::{self, Api, Found, To};
 use super::{cors, inspect, page, steering};
-use crate::proxy::{App, Body, Dialect, Error, json_reply};
+use crate::proxy::{self, App, Body, Dialect, Error, json_reply};
 
 /// Largest body of a request to the proxy's own paths (bytes).
 const OWN_BODY: u64 = 1 << 20;
@@ -162,8 +162,8 @@ async fn route(
     let Some(found) = found else {
         return match path {
             path if inspect::is_ours(path) => Err(missing()),
-            path if path.starts_with("/api/") => app.pass_below_api(parts, body).await,
-            _ => app.pass(parts, body).await,
+            path if path.starts_with("/api/") => proxy::pass_below_api(&app, parts, body).await,
+            _ => proxy::pass(&app, parts, body).await,
         };
     };
     match found.route.to {
@@ -186,16 +186,16 @@ fn wants_a_page(headers: &HeaderMap) -> bool {
 /// Answers in the APIs that clients speak.
 async fn spoken(app: &Arc<App>, api: Api, found: &Found, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
     match api {
-        Api::Chat => app.chat(parts, body).await,
-        Api::Messages => app.messages(parts, body).await,
-        Api::CountMessages => app.count_messages(parts, body).await,
-        Api::Responses => app.responses(parts, body).await,
-        Api::OllamaChat => app.ollama(parts, body, false).await,
-        Api::OllamaGenerate => app.ollama(parts, body, true).await,
-        Api::OllamaAsks => app.ollama_asks(parts, body).await,
-        Api::OllamaEmbeds(of) => app.ollama_embeds(parts, body, of).await,
-        Api::CountChat => app.count_chat(parts, body).await,
-        Api::CountResponses => app.count_responses(parts, body).await,
+        Api::Chat => proxy::chat(&app, parts, body).await,
+        Api::Messages => proxy::messages(&app, parts, body).await,
+        Api::CountMessages => proxy::count_messages(&app, parts, body).await,
+        Api::Responses => proxy::responses(&app, parts, body).await,
+        Api::OllamaChat => proxy::ollama(&app, parts, body, false).await,
+        Api::OllamaGenerate => proxy::ollama(&app, parts, body, true).await,
+        Api::OllamaAsks => proxy::ollama_asks(&app, parts, body).await,
+        Api::OllamaEmbeds(of) => proxy::ollama_embeds(&app, parts, body, of).await,
+        Api::CountChat => proxy::count_chat(&app, parts, body).await,
+        Api::CountResponses => proxy::count_responses(&app, parts, body).await,
         Api::Alive => Ok(inspect::alive()),
         Api::Models => inspect::models(app, found.first(), parts).await,
     }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::table::Found;
-use crate::proxy::{App, Chosen, Compaction, Error, Pinning, Steer, Unpinned, When};
+use crate::proxy::{self, App, Chosen, Compaction, Error, Pinning, Steer, Unpinned, When};
 
 /// What can be changed in a conversation.
 #[derive(Debug, Clone, Copy)]
@@ -33,12 +33,12 @@ pub(super) async fn answer(app: &Arc<App>, steering: Steering, found: &Found, bo
     match steering {
         Steering::Compact => {
             let Compact { focus, when, dry_run, write_brief } = asked(body)?;
-            app.compact(id, Compaction { focus, when, dry_run, write_brief }).await
+            proxy::compact(&app, id, Compaction { focus, when, dry_run, write_brief }).await
         }
         Steering::Restore | Steering::Clear | Steering::Evict | Steering::Brief | Steering::Undo => {
             let wish: Wish = asked(body)?;
             let (when, dry_run) = (wish.when, wish.dry_run);
-            app.steer(id, steer(steering, wish)?, when, dry_run).await
+            proxy::steer(&app, id, steer(steering, wish)?, when, dry_run).await
         }
         Steering::Pin => {
             let wish: Wish = asked(body)?;
@@ -47,28 +47,28 @@ pub(super) async fn answer(app: &Arc<App>, steering: Steering, found: &Found, bo
             if always && !dry_run {
                 return always_pinned(app, id, what, when).await;
             }
-            app.pin(id, what, when, dry_run).await
+            proxy::pin(&app, id, what, when, dry_run).await
         }
         Steering::Unpin => unpin(app, id, found.named(1), body).await,
         Steering::Rewriting => {
             let Rewriting { on } = asked(body)?;
             let hint = "send {\"on\": false} to stop it, {\"on\": true} to take it up again";
             let on = on.ok_or_else(|| Error::client(400, "bad_request", "`rewriting` needs `on`", hint))?;
-            app.pause(id, !on).await
+            proxy::pause(&app, id, !on).await
         }
-        Steering::ForgetWaiting => app.forget_wishes(id).await,
+        Steering::ForgetWaiting => proxy::forget_wishes(&app, id).await,
         Steering::Checkpoint => {
             let Done { note } = asked(body)?;
-            app.checkpoint(id, &note).await
+            proxy::checkpoint(&app, id, &note).await
         }
         Steering::Resume => {
             let Nothing {} = asked(body)?;
-            app.resume(id).await
+            proxy::resume(&app, id).await
         }
         Steering::Build => {
             let Choice { turns, briefs } = asked(body)?;
             let turns = turns.iter().map(chosen).collect::<Result<Vec<_>, _>>()?;
-            app.build(id, &turns, &briefs)
+            proxy::build(&app, id, &turns, &briefs)
         }
     }
 }
@@ -76,19 +76,19 @@ pub(super) async fn answer(app: &Arc<App>, steering: Steering, found: &Found, bo
 /// Answers `POST /windowsill/rules`.
 pub(super) async fn add_rule(app: &Arc<App>, body: &Bytes) -> Result<Value, Error> {
     let Ruling { conversation, text } = asked(body)?;
-    app.add_rule(&conversation, &text).await
+    proxy::add_rule(&app, &conversation, &text).await
 }
 
 /// Answers `PUT /windowsill/rules/{number}`.
 pub(super) async fn edit_rule(app: &Arc<App>, number: &str, body: &Bytes) -> Result<Value, Error> {
     let Words { text } = asked(body)?;
-    app.edit_rule(rule(number)?, &text).await
+    proxy::edit_rule(&app, rule(number)?, &text).await
 }
 
 /// Answers `DELETE /windowsill/rules/{number}`.
 pub(super) async fn remove_rule(app: &Arc<App>, number: &str, body: &Bytes) -> Result<Value, Error> {
     let Nothing {} = asked(body)?;
-    app.remove_rule(rule(number)?).await
+    proxy::remove_rule(&app, rule(number)?).await
 }
 
 fn rule(number: &str) -> Result<i64, Error> {
@@ -101,8 +101,8 @@ async fn always_pinned(app: &Arc<App>, id: &str, what: Pinning, when: When) -> R
         let hint = "pin the sentence that matters, as a text";
         return Err(Error::client(400, "bad_rule", "a message of one conversation is no rule for others", hint));
     };
-    let rule = app.add_rule(id, text).await?;
-    match app.pin(id, what, when, false).await {
+    let rule = proxy::add_rule(&app, id, text).await?;
+    match proxy::pin(&app, id, what, when, false).await {
         Ok(mut told) => {
             told["rule"] = rule["rule"].clone();
             Ok(told)
@@ -110,7 +110,7 @@ async fn always_pinned(app: &Arc<App>, id: &str, what: Pinning, when: When) -> R
         Err(e) => {
             // It is one or the other: a rule that nobody was told of would be a surprise later.
             let number = rule["rule"].as_i64().unwrap_or(0);
-            app.remove_rule(number).await?;
+            proxy::remove_rule(&app, number).await?;
             Err(e)
         }
     }
@@ -119,13 +119,13 @@ async fn always_pinned(app: &Arc<App>, id: &str, what: Pinning, when: When) -> R
 async fn unpin(app: &Arc<App>, id: &str, number: &str, body: &Bytes) -> Result<Value, Error> {
     let Options { when, dry_run } = asked(body)?;
     let unnamed = |_| Error::client(404, "not_found", "pins are named by their number, from 1", "");
-    app.unpin(id, Unpinned(number.parse().map_err(unnamed)?), when, dry_run).await
+    proxy::unpin(&app, id, Unpinned(number.parse().map_err(unnamed)?), when, dry_run).await
 }
 
 /// Answers `POST /windowsill/records/{id}/ask`.
 pub(super) async fn ask(app: &Arc<App>, id: &str, body: &Bytes) -> Result<Value, Error> {
     let Question { question, conversation } = asked(body)?;
-    app.ask_original(id, conversation.as_deref(), &question).await
+    proxy::ask_original(&app, id, conversation.as_deref(), &question).await
 }
 
 /// What is asked of an original.

@@ -9,8 +9,13 @@ pub mod background;
 pub(super) mod retention;
 pub(super) mod title;
 
+use crate::proxy::ahead::title::title_behind;
 use crate::proxy::state::live::Reply;
+use crate::proxy::state::view::make_view;
+use crate::proxy::traffic::begin_errand;
 use crate::proxy::turn::account::Accounted;
+use crate::proxy::turn::brief::{ask_for_brief, made};
+use crate::proxy::turn::slots::slots;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -74,314 +79,307 @@ struct Behind {
 /// Begins what is done behind a reply.
 pub(super) fn begin(app: &Arc<App>, of: Accounted) {
     if of.end == relay::End::Complete && !of.prepared.repeats_a_beginning {
-        app.title_behind(&of.prepared);
+        title_behind(app, &of.prepared);
     }
-    app.work_ahead(of);
+    work_ahead(app, of);
 }
 
 /// A fold that was made ahead: its plan, its view, the messages to send, and the seconds that a model wrote on the brief.
 type Made = (Plan, Applied, Vec<Out>, f64);
 
-impl App {
-    /// Begins behind a reply what the next requests will need, if nobody is waiting.
-    fn work_ahead(self: &Arc<Self>, of: Accounted) {
-        let Accounted { upstream, headers, prepared, reported, end } = of;
-        let Some(window) = prepared.window.tokens else { return };
-        let Some(prompt) = reported.prompt else { return };
-        let used = prompt + reported.completion.unwrap_or(0);
-        let strategy = prepared.policy.policy.strategy;
-        let may = prepared.policy.background && end == relay::End::Complete && !prepared.request.unloads();
-        let Some(tip) = prepared.chain.last().copied() else { return };
-        if !may || strategy == Strategy::Off || prepared.wanted.paused {
-            return;
-        }
-        let due = self.lives.with(&prepared.id, |l| l.fold_due.is_some());
-        let step = last_step(&prepared);
-        let fold = due || passes_with(used, step, prepared.lines.fold_at, window);
-        let (from, line) = prepared.lines.brief_at(used);
-        let told = self.told_of(&prepared, &reported.text);
-        let lags = told < folded_to(&prepared.view);
-        let is_near = due || economics::brief_is_due(used, step, from, line);
-        let brief = strategy == Strategy::Summarize
-            && prepared.lines.no_summary().is_none()
-            && (lags || is_near && economics::worth_keeping_up(self.untold(&prepared, told), prepared.lines.summary));
-        let busy = self.lives.with(&prepared.id, |l| l.in_flight > 0 || l.making.is_some());
-        if busy || !brief && !fold {
-            return;
-        }
-        let (done, over) = watch::channel(false);
-        let making = Making {
-            cancel: CancellationToken::new(),
-            over,
-            asking: Arc::new(AtomicBool::new(false)),
-            waiting: Arc::default(),
-            chain: tip,
-            covers: prepared.chain.len(),
-        };
-        let stopped = self.lives.with(&prepared.id, |l| {
-            l.making = Some(making.clone());
-            l.stopped
-        });
-        let app = Arc::clone(self);
-        self.tasks.spawn(async move {
-            let wait = match (reported.called_tools, stopped) {
-                (false, 0) => Duration::ZERO,
-                (_, stopped) => AFTER_TOOL_CALLS * 2u32.pow(stopped),
-            };
-            let (size, id) = (prepared.request.body.len(), prepared.id.clone());
-            let behind = Behind { upstream, headers, prepared, reported, window, used, step, told };
-            let (worker, asking) = (Arc::clone(&app), Arc::clone(&making.asking));
-            let work = async move {
-                tokio::time::sleep(wait).await;
-                worker.make_ahead(&behind, brief, fold, &asking).await;
-            };
-            tokio::select! {
-                () = making.cancel.cancelled() => {}
-                done = app.aside.run(size, work.boxed()) => {
-                    if let Err(e) = done {
-                        debug!(conversation = %id, error = %e, "nothing was made ahead of need");
-                    }
-                }
-            }
-            app.made(&id, &making);
-            let _ = done.send(true);
-        });
+/// Begins behind a reply what the next requests will need, if nobody is waiting.
+fn work_ahead(app: &Arc<App>, of: Accounted) {
+    let Accounted { upstream, headers, prepared, reported, end } = of;
+    let Some(window) = prepared.window.tokens else { return };
+    let Some(prompt) = reported.prompt else { return };
+    let used = prompt + reported.completion.unwrap_or(0);
+    let strategy = prepared.policy.policy.strategy;
+    let may = prepared.policy.background && end == relay::End::Complete && !prepared.request.unloads();
+    let Some(tip) = prepared.chain.last().copied() else { return };
+    if !may || strategy == Strategy::Off || prepared.wanted.paused {
+        return;
     }
-
-    /// Makes a brief, a fold, or both, while the conversation's model is in memory and nobody wants another one there. What is
-    /// not made is due again behind the next reply.
-    async fn make_ahead(self: &Arc<Self>, behind: &Behind, brief: bool, fold: bool, asking: &AtomicBool) {
-        let Behind { upstream, prepared, .. } = behind;
-        let Some(errand) = self.errand(upstream, &prepared.request.model, Asked::Own).await else {
-            debug!(conversation = %prepared.id, "nothing is made ahead: its model is not in memory, or another one is wanted");
-            return;
+    let due = app.lives.with(&prepared.id, |l| l.fold_due.is_some());
+    let step = last_step(&prepared);
+    let fold = due || passes_with(used, step, prepared.lines.fold_at, window);
+    let (from, line) = prepared.lines.brief_at(used);
+    let told = told_of(app, &prepared, &reported.text);
+    let lags = told < folded_to(&prepared.view);
+    let is_near = due || economics::brief_is_due(used, step, from, line);
+    let brief = strategy == Strategy::Summarize
+        && prepared.lines.no_summary().is_none()
+        && (lags || is_near && economics::worth_keeping_up(untold(app, &prepared, told), prepared.lines.summary));
+    let busy = app.lives.with(&prepared.id, |l| l.in_flight > 0 || l.making.is_some());
+    if busy || !brief && !fold {
+        return;
+    }
+    let (done, over) = watch::channel(false);
+    let making = Making {
+        cancel: CancellationToken::new(),
+        over,
+        asking: Arc::new(AtomicBool::new(false)),
+        waiting: Arc::default(),
+        chain: tip,
+        covers: prepared.chain.len(),
+    };
+    let stopped = app.lives.with(&prepared.id, |l| {
+        l.making = Some(making.clone());
+        l.stopped
+    });
+    let owned = Arc::clone(app);
+    app.tasks.spawn(async move {
+        let wait = match (reported.called_tools, stopped) {
+            (false, 0) => Duration::ZERO,
+            (_, stopped) => AFTER_TOOL_CALLS * 2u32.pow(stopped),
         };
-        let work = async {
-            if brief && self.would_use_a_brief(behind) {
-                asking.store(true, Ordering::Relaxed);
-                self.make_brief(behind).await;
-                asking.store(false, Ordering::Relaxed);
-            }
-            if fold {
-                self.fold_ahead(behind).await;
-            }
+        let (size, id) = (prepared.request.body.len(), prepared.id.clone());
+        let behind = Behind { upstream, headers, prepared, reported, window, used, step, told };
+        let (worker, asking) = (Arc::clone(&owned), Arc::clone(&making.asking));
+        let work = async move {
+            tokio::time::sleep(wait).await;
+            make_ahead(&worker, &behind, brief, fold, &asking).await;
         };
         tokio::select! {
-            () = errand.stopped() => debug!(conversation = %prepared.id, "stopped: another model is wanted"),
-            () = work => {}
+            () = making.cancel.cancelled() => {}
+            done = owned.aside.run(size, work.boxed()) => {
+                if let Err(e) = done {
+                    debug!(conversation = %id, error = %e, "nothing was made ahead of need");
+                }
+            }
         }
-    }
+        made(&owned, &id, &making);
+        let _ = done.send(true);
+    });
+}
 
-    /// Whether a brief has a use: it tells of what is folded already, or a fold is in sight. Where a clearing would do at the wall, a
-    /// brief is made only once there is much to tell.
-    fn would_use_a_brief(&self, behind: &Behind) -> bool {
-        let Behind { prepared, used, step, told, .. } = behind;
-        let (_, line) = prepared.lines.brief_at(*used);
-        let at_wall = line == prepared.lines.limit;
-        let is_much = || economics::worth_a_summary(self.untold(prepared, *told), prepared.lines.summary);
-        if *told < folded_to(&prepared.view) || at_wall && is_much() {
-            return true;
+/// Makes a brief, a fold, or both, while the conversation's model is in memory and nobody wants another one there. What is
+/// not made is due again behind the next reply.
+async fn make_ahead(app: &Arc<App>, behind: &Behind, brief: bool, fold: bool, asking: &AtomicBool) {
+    let Behind { upstream, prepared, .. } = behind;
+    let Some(errand) = begin_errand(app, upstream, &prepared.request.model, Asked::Own).await else {
+        debug!(conversation = %prepared.id, "nothing is made ahead: its model is not in memory, or another one is wanted");
+        return;
+    };
+    let work = async {
+        if brief && would_use_a_brief(app, behind) {
+            asking.store(true, Ordering::Relaxed);
+            make_brief(app, behind).await;
+            asking.store(false, Ordering::Relaxed);
         }
-        let plan = self.foreseen(behind, &prepared.request, economics::steps_ahead(*step, line));
-        plan.is_some_and(|plan| !at_wall || plan.actions.iter().any(|a| matches!(a, Action::Fold { .. })))
-    }
-
-    /// One past the last message that a brief of a model tells of, in the view or at hand.
-    fn told_of(&self, prepared: &Prepared, reply: &str) -> usize {
-        self.brief_behind(prepared, reply).map_or_else(|| told(&prepared.view), |brief| brief.covers)
-    }
-
-    /// Tokens of the history after so many messages.
-    fn untold(&self, prepared: &Prepared, told: usize) -> Tokens {
-        let costs = self.measure.costs(&prepared.key, &prepared.request.conversation);
-        costs.iter().skip(told).map(plan::Cost::total).fold(0, Tokens::saturating_add)
-    }
-
-    /// The brief that was made for the history of a request and its reply, or for the beginning of it.
-    fn brief_behind(&self, prepared: &Prepared, reply: &str) -> Option<Brief> {
-        let body = &prepared.request.conversation.body;
-        let brief = self.lives.with(&prepared.id, |l| l.brief.clone());
-        brief.filter(|brief| brief.covers > told(&prepared.view) && brief.is_of(&prepared.chain, body, Some(reply)))
-    }
-
-    async fn make_brief(self: &Arc<Self>, behind: &Behind) {
-        let Behind { upstream, prepared, reported, window, .. } = behind;
-        let body = &prepared.request.conversation.body;
-        let mut view = readable(prepared.out.clone(), &prepared.view);
-        let mut reply = None;
-        // The reply stands in the server's cache behind the prompt, with what it recalled; a client that echoes it lets the next
-        // prompt begin with all of it. The brief then holds for histories with this reply alone.
-        if !reported.called_tools && !reported.text.is_empty() {
-            view.extend_from_slice(&prepared.recalled);
-            reply = Some(Reply::new(body.len() + prepared.recalled.len(), &reported.text));
-            let bytes = openai_chat::new_message("assistant", &reported.text);
-            view.push(Out { bytes, role: Role::Assistant, at: None, calls: false, changed: true });
+        if fold {
+            fold_ahead(app, behind).await;
         }
-        let (messages, previous) = folded(&prepared.request, &prepared.view, body.len());
-        let budget = prepared.lines.brief;
-        let ask = Ask {
-            upstream,
-            headers: &behind.headers,
-            options: ChatOptions { num_ctx: prepared.window.set, ..ChatOptions::default() },
-            request: &prepared.request,
-            summary_model: &prepared.policy.summary_model,
-            id: &prepared.id,
-            view: &view,
-            view_tokens: behind.used,
-            waited_for: false,
-            spare_slot: self.spare_slots(upstream, &prepared.request.model).await.is_some_and(|n| n > 0),
-            messages: &messages,
-            previous: previous.as_deref(),
-            window: *window,
-            max_tokens: (budget / 4 * 3).min(prepared.policy.policy.summary_max_tokens),
-            temperature: prepared.policy.summary_temperature,
-            focus: prepared.standing.focus().or(prepared.policy.focus.as_deref()),
-        };
-        let started = Instant::now();
-        let Some((text, read)) = self.ask(&ask).await else { return };
-        let covers = reach(&view, read, prepared.chain.len()).max(told(&prepared.view));
-        let Some(chain) = covers.checked_sub(1).and_then(|last| prepared.chain.get(last)).copied() else { return };
-        let seconds = started.elapsed().as_secs_f64();
-        let (unread, reply) = (left_out(&prepared.view), reply.filter(|_| read >= view.len()));
-        let brief = Brief { covers, chain, text, seconds, reply, unread };
-        self.lives.with(&prepared.id, |l| {
-            l.brief = Some(brief);
-            l.stopped = 0;
-        });
+    };
+    tokio::select! {
+        () = errand.stopped() => debug!(conversation = %prepared.id, "stopped: another model is wanted"),
+        () = work => {}
     }
+}
 
-    /// Slots of the server that no conversation under way needs; `None` where there are too few already.
-    async fn spare_slots(&self, upstream: &Upstream, model: &str) -> Option<usize> {
-        let slots = upstream.loaded(model).await.ok().and_then(|loaded| loaded.slots).unwrap_or(1);
-        (slots as usize).checked_sub(self.lives.lately())
+/// Whether a brief has a use: it tells of what is folded already, or a fold is in sight. Where a clearing would do at the wall, a
+/// brief is made only once there is much to tell.
+fn would_use_a_brief(app: &App, behind: &Behind) -> bool {
+    let Behind { prepared, used, step, told, .. } = behind;
+    let (_, line) = prepared.lines.brief_at(*used);
+    let at_wall = line == prepared.lines.limit;
+    let is_much = || economics::worth_a_summary(untold(app, prepared, *told), prepared.lines.summary);
+    if *told < folded_to(&prepared.view) || at_wall && is_much() {
+        return true;
     }
+    let plan = foreseen(app, behind, &prepared.request, economics::steps_ahead(*step, line));
+    plan.is_some_and(|plan| !at_wall || plan.actions.iter().any(|a| matches!(a, Action::Fold { .. })))
+}
 
-    /// Folds now what the next request would have to, and has the server evaluate the new prompt. What goes wrong here is
-    /// left to that request.
-    async fn fold_ahead(self: &Arc<Self>, behind: &Behind) {
-        let prepared = &behind.prepared;
-        let Some(tip) = prepared.chain.last().copied() else { return };
-        if self.spare_slots(&behind.upstream, &prepared.request.model).await.is_none() {
-            // Another conversation's prompt would have to go for this one's.
+/// One past the last message that a brief of a model tells of, in the view or at hand.
+fn told_of(app: &App, prepared: &Prepared, reply: &str) -> usize {
+    brief_behind(app, prepared, reply).map_or_else(|| told(&prepared.view), |brief| brief.covers)
+}
+
+/// Tokens of the history after so many messages.
+fn untold(app: &App, prepared: &Prepared, told: usize) -> Tokens {
+    let costs = app.measure.costs(&prepared.key, &prepared.request.conversation);
+    costs.iter().skip(told).map(plan::Cost::total).fold(0, Tokens::saturating_add)
+}
+
+/// The brief that was made for the history of a request and its reply, or for the beginning of it.
+fn brief_behind(app: &App, prepared: &Prepared, reply: &str) -> Option<Brief> {
+    let body = &prepared.request.conversation.body;
+    let brief = app.lives.with(&prepared.id, |l| l.brief.clone());
+    brief.filter(|brief| brief.covers > told(&prepared.view) && brief.is_of(&prepared.chain, body, Some(reply)))
+}
+
+async fn make_brief(app: &Arc<App>, behind: &Behind) {
+    let Behind { upstream, prepared, reported, window, .. } = behind;
+    let body = &prepared.request.conversation.body;
+    let mut view = readable(prepared.out.clone(), &prepared.view);
+    let mut reply = None;
+    // The reply stands in the server's cache behind the prompt, with what it recalled; a client that echoes it lets the next
+    // prompt begin with all of it. The brief then holds for histories with this reply alone.
+    if !reported.called_tools && !reported.text.is_empty() {
+        view.extend_from_slice(&prepared.recalled);
+        reply = Some(Reply::new(body.len() + prepared.recalled.len(), &reported.text));
+        let bytes = openai_chat::new_message("assistant", &reported.text);
+        view.push(Out { bytes, role: Role::Assistant, at: None, calls: false, changed: true });
+    }
+    let (messages, previous) = folded(&prepared.request, &prepared.view, body.len());
+    let budget = prepared.lines.brief;
+    let ask = Ask {
+        upstream,
+        headers: &behind.headers,
+        options: ChatOptions { num_ctx: prepared.window.set, ..ChatOptions::default() },
+        request: &prepared.request,
+        summary_model: &prepared.policy.summary_model,
+        id: &prepared.id,
+        view: &view,
+        view_tokens: behind.used,
+        waited_for: false,
+        spare_slot: spare_slots(app, upstream, &prepared.request.model).await.is_some_and(|n| n > 0),
+        messages: &messages,
+        previous: previous.as_deref(),
+        window: *window,
+        max_tokens: (budget / 4 * 3).min(prepared.policy.policy.summary_max_tokens),
+        temperature: prepared.policy.summary_temperature,
+        focus: prepared.standing.focus().or(prepared.policy.focus.as_deref()),
+    };
+    let started = Instant::now();
+    let Some((text, read)) = ask_for_brief(app, &ask).await else { return };
+    let covers = reach(&view, read, prepared.chain.len()).max(told(&prepared.view));
+    let Some(chain) = covers.checked_sub(1).and_then(|last| prepared.chain.get(last)).copied() else { return };
+    let seconds = started.elapsed().as_secs_f64();
+    let (unread, reply) = (left_out(&prepared.view), reply.filter(|_| read >= view.len()));
+    let brief = Brief { covers, chain, text, seconds, reply, unread };
+    app.lives.with(&prepared.id, |l| {
+        l.brief = Some(brief);
+        l.stopped = 0;
+    });
+}
+
+/// Slots of the server that no conversation under way needs; `None` where there are too few already.
+async fn spare_slots(app: &App, upstream: &Upstream, model: &str) -> Option<usize> {
+    let slots = upstream.loaded(model).await.ok().and_then(|loaded| loaded.slots).unwrap_or(1);
+    (slots as usize).checked_sub(app.lives.lately())
+}
+
+/// Folds now what the next request would have to, and has the server evaluate the new prompt. What goes wrong here is
+/// left to that request.
+async fn fold_ahead(app: &Arc<App>, behind: &Behind) {
+    let prepared = &behind.prepared;
+    let Some(tip) = prepared.chain.last().copied() else { return };
+    if spare_slots(app, &behind.upstream, &prepared.request.model).await.is_none() {
+        // Another conversation's prompt would have to go for this one's.
+        return;
+    }
+    // The first prompt that lacks something is the first with the tool that reads it back.
+    let mut request = std::borrow::Cow::Borrowed(&prepared.request);
+    if let Some(tools) = prepared.tools.as_ref().filter(|_| !request.offers()) {
+        request.to_mut().offer(tools.clone());
+    }
+    let started = Instant::now();
+    let (plan, applied, out, waited) = match folded_now(app, behind, &request) {
+        Ok(Some(folded)) => folded,
+        Ok(None) => return,
+        Err(e) => {
+            debug!(conversation = %prepared.id, error = %e, "no fold ahead of need");
             return;
         }
-        // The first prompt that lacks something is the first with the tool that reads it back.
-        let mut request = std::borrow::Cow::Borrowed(&prepared.request);
-        if let Some(tools) = prepared.tools.as_ref().filter(|_| !request.offers()) {
-            request.to_mut().offer(tools.clone());
+    };
+    info!(conversation = %prepared.id, before = plan.before.prompt(), after = plan.after.prompt(), "folded ahead of need");
+    let why = app.lives.with(&prepared.id, |l| l.fold_due.take());
+    let ahead = Ahead {
+        depth: prepared.chain.len(),
+        chain: tip,
+        reply: app.lives.with(&prepared.id, |l| l.brief.as_ref().filter(|b| b.chain == tip).and_then(|b| b.reply)),
+        view: View { bare: false, ..applied.view },
+        originals: applied.originals,
+        layers: attempt::layers(&plan, prepared.policy.policy.strategy),
+        because: why.iter().filter_map(Pace::why).map(str::to_owned).chain(gauge::foreseen(&plan.because)).collect(),
+        regions: (plan.before, plan.after),
+        seconds: waited,
+        tokens: None,
+    };
+    app.lives.with(&prepared.id, |l| l.ahead = Some(ahead));
+    let tokens = prefill(app, behind, &request, &out).await;
+    app.lives.with(&prepared.id, |l| {
+        let seconds = waited + started.elapsed().as_secs_f64();
+        if let Some(ahead) = l.ahead.as_mut().filter(|a| a.chain == tip) {
+            (ahead.tokens, ahead.seconds) = (tokens, seconds);
         }
-        let started = Instant::now();
-        let (plan, applied, out, waited) = match self.folded_now(behind, &request) {
-            Ok(Some(folded)) => folded,
-            Ok(None) => return,
-            Err(e) => {
-                debug!(conversation = %prepared.id, error = %e, "no fold ahead of need");
-                return;
-            }
-        };
-        info!(conversation = %prepared.id, before = plan.before.prompt(), after = plan.after.prompt(), "folded ahead of need");
-        let why = self.lives.with(&prepared.id, |l| l.fold_due.take());
-        let ahead = Ahead {
-            depth: prepared.chain.len(),
-            chain: tip,
-            reply: self.lives.with(&prepared.id, |l| l.brief.as_ref().filter(|b| b.chain == tip).and_then(|b| b.reply)),
-            view: View { bare: false, ..applied.view },
-            originals: applied.originals,
-            layers: attempt::layers(&plan, prepared.policy.policy.strategy),
-            because: why
-                .iter()
-                .filter_map(Pace::why)
-                .map(str::to_owned)
-                .chain(gauge::foreseen(&plan.because))
-                .collect(),
-            regions: (plan.before, plan.after),
-            seconds: waited,
-            tokens: None,
-        };
-        self.lives.with(&prepared.id, |l| l.ahead = Some(ahead));
-        let tokens = self.prefill(behind, &request, &out).await;
-        self.lives.with(&prepared.id, |l| {
-            let seconds = waited + started.elapsed().as_secs_f64();
-            if let Some(ahead) = l.ahead.as_mut().filter(|a| a.chain == tip) {
-                (ahead.tokens, ahead.seconds) = (tokens, seconds);
-            }
-        });
-    }
+    });
+}
 
-    /// The plan that the next request would make if it were `more` tokens longer than what the server holds, where that folds
-    /// or clears and pays.
-    fn foreseen(&self, behind: &Behind, request: &Request, more: Tokens) -> Option<Plan> {
-        let Behind { prepared, reported, window, used, .. } = behind;
-        let conversation = &request.conversation;
-        let known = prepared.counted(reported).map(|tokens| Known { messages: conversation.body.len(), tokens });
-        let mut facts = Facts {
-            window: *window,
-            output_reserved: prepared.after.output_reserved,
-            forwarded: conversation.body.len(),
-            ..self.measure.facts(&prepared.key, conversation, &prepared.view, known)
-        };
-        prepared.wanted.tell(&mut facts);
-        // One that is due for another reason than the wall has a policy of its own.
-        let due = self.lives.with(&prepared.id, |l| l.fold_due.clone());
-        let is_due = due.is_some();
-        let policy = &due.unwrap_or_default().policy(&prepared.policy.policy);
-        let next = Next { used: *used, more, limit: prepared.lines.limit, is_due };
-        plan::asked::foreseen(conversation, &facts, policy, next)
-    }
+/// The plan that the next request would make if it were `more` tokens longer than what the server holds, where that folds
+/// or clears and pays.
+fn foreseen(app: &App, behind: &Behind, request: &Request, more: Tokens) -> Option<Plan> {
+    let Behind { prepared, reported, window, used, .. } = behind;
+    let conversation = &request.conversation;
+    let known = prepared.counted(reported).map(|tokens| Known { messages: conversation.body.len(), tokens });
+    let mut facts = Facts {
+        window: *window,
+        output_reserved: prepared.after.output_reserved,
+        forwarded: conversation.body.len(),
+        ..app.measure.facts(&prepared.key, conversation, &prepared.view, known)
+    };
+    prepared.wanted.tell(&mut facts);
+    // One that is due for another reason than the wall has a policy of its own.
+    let due = app.lives.with(&prepared.id, |l| l.fold_due.clone());
+    let is_due = due.is_some();
+    let policy = &due.unwrap_or_default().policy(&prepared.policy.policy);
+    let next = Next { used: *used, more, limit: prepared.lines.limit, is_due };
+    plan::asked::foreseen(conversation, &facts, policy, next)
+}
 
-    /// The plan that the next request would make, applied to what was forwarded last; and the seconds that its brief took.
-    fn folded_now(&self, behind: &Behind, request: &Request) -> Result<Option<Made>, Error> {
-        let Behind { prepared, window, step, .. } = behind;
-        let Some(plan) = self.foreseen(behind, request, next_step(*step, *window)) else { return Ok(None) };
-        let conversation = &request.conversation;
-        let policy = &prepared.policy.policy;
-        let brief = self.brief_behind(prepared, &behind.reported.text);
-        let words = Words {
-            pins: &prepared.wanted.texts,
-            written: brief.as_ref().map(Brief::written),
-            focus: prepared.standing.focus().or(prepared.policy.focus.as_deref()),
-            keep: prepared.policy.keep,
-            digests: None,
-        };
-        let applied = self.make_view(&Subject { conversation, ..prepared.subject() }, &plan, words)?;
-        let out = rewrite::rewrite(conversation, &applied.view, &policy.template);
-        Ok(Some((plan, applied, out, brief.map_or(0.0, |b| b.seconds))))
-    }
+/// The plan that the next request would make, applied to what was forwarded last; and the seconds that its brief took.
+fn folded_now(app: &App, behind: &Behind, request: &Request) -> Result<Option<Made>, Error> {
+    let Behind { prepared, window, step, .. } = behind;
+    let Some(plan) = foreseen(app, behind, request, next_step(*step, *window)) else { return Ok(None) };
+    let conversation = &request.conversation;
+    let policy = &prepared.policy.policy;
+    let brief = brief_behind(app, prepared, &behind.reported.text);
+    let words = Words {
+        pins: &prepared.wanted.texts,
+        written: brief.as_ref().map(Brief::written),
+        focus: prepared.standing.focus().or(prepared.policy.focus.as_deref()),
+        keep: prepared.policy.keep,
+        digests: None,
+    };
+    let applied = make_view(app, &Subject { conversation, ..prepared.subject() }, &plan, words)?;
+    let out = rewrite::rewrite(conversation, &applied.view, &policy.template);
+    Ok(Some((plan, applied, out, brief.map_or(0.0, |b| b.seconds))))
+}
 
-    /// Has the server evaluate a prompt that will come. Should the request come meanwhile, what was evaluated so far is in
-    /// the cache, and not lost. Returns the prompt's tokens.
-    async fn prefill(&self, behind: &Behind, request: &Request, out: &[Out]) -> Option<Tokens> {
-        let started = Instant::now();
-        let body = summarizer::prefill(request, out);
-        let Behind { upstream, prepared, reported, .. } = behind;
-        let last = reported.prompt.map(|prompt| (prompt, reported.completion));
-        let id_slot = self.slots(upstream, &prepared.request.model, last).await.own;
-        let options = ChatOptions { num_ctx: prepared.window.set, id_slot, ..ChatOptions::default() };
-        let asked = behind.upstream.chat(&behind.headers, "/v1/chat/completions", body, options);
-        let mut reply = tokio::time::timeout(PREFILL, asked).await.ok()?.ok()?;
-        let mut bytes = Vec::new();
-        while let Some(Ok(chunk)) = reply.body.next().await {
-            bytes.extend_from_slice(&chunk);
-            if bytes.len() > 1 << 20 {
-                return None;
-            }
+/// Has the server evaluate a prompt that will come. Should the request come meanwhile, what was evaluated so far is in
+/// the cache, and not lost. Returns the prompt's tokens.
+async fn prefill(app: &App, behind: &Behind, request: &Request, out: &[Out]) -> Option<Tokens> {
+    let started = Instant::now();
+    let body = summarizer::prefill(request, out);
+    let Behind { upstream, prepared, reported, .. } = behind;
+    let last = reported.prompt.map(|prompt| (prompt, reported.completion));
+    let id_slot = slots(app, upstream, &prepared.request.model, last).await.own;
+    let options = ChatOptions { num_ctx: prepared.window.set, id_slot, ..ChatOptions::default() };
+    let asked = behind.upstream.chat(&behind.headers, "/v1/chat/completions", body, options);
+    let mut reply = tokio::time::timeout(PREFILL, asked).await.ok()?.ok()?;
+    let mut bytes = Vec::new();
+    while let Some(Ok(chunk)) = reply.body.next().await {
+        bytes.extend_from_slice(&chunk);
+        if bytes.len() > 1 << 20 {
+            return None;
         }
-        let mut reported = Reported::default();
-        reported.read(&bytes);
-        self.metrics.spend("prefill", &reported);
-        let id = &behind.prepared.id;
-        self.lives.with(id, |l| {
-            l.spend.add_prefill(&reported);
-            l.held = reported.prompt.map(|prompt| (prompt, reported.completion)).or(l.held);
-        });
-        let model = (&**upstream, prepared.request.model.as_str());
-        let data = reported.event("prefill", model, 0, started.elapsed().as_millis() as u64);
-        let event = Event { now_ms: now_ms(), conversation: Some(id.clone()), kind: "model_usage".into(), data };
-        if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
-            debug!(error = %e, "an event was not recorded");
-        }
-        reported.prompt
     }
+    let mut reported = Reported::default();
+    reported.read(&bytes);
+    app.metrics.spend("prefill", &reported);
+    let id = &behind.prepared.id;
+    app.lives.with(id, |l| {
+        l.spend.add_prefill(&reported);
+        l.held = reported.prompt.map(|prompt| (prompt, reported.completion)).or(l.held);
+    });
+    let model = (&**upstream, prepared.request.model.as_str());
+    let data = reported.event("prefill", model, 0, started.elapsed().as_millis() as u64);
+    let event = Event { now_ms: now_ms(), conversation: Some(id.clone()), kind: "model_usage".into(), data };
+    if let Err(e) = app.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
+        debug!(error = %e, "an event was not recorded");
+    }
+    reported.prompt
 }
 
 /// Tokens that the next step is taken to add, after one of `step`.

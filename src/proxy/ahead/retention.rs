@@ -16,25 +16,23 @@ use crate::store::{self, Batch, Event, EventFilter, Retention, Store};
 /// Time between two passes: limits are in days.
 const EVERY: Duration = Duration::from_secs(60 * 60);
 
-impl App {
-    /// Starts the passes. The first also clears away what a killed one left.
-    pub(in crate::proxy) fn keep_house(&self) {
-        let retention = Retention { days: self.config.retention_days, bytes: self.config.retention_bytes };
-        let store = self.store.clone();
-        let mut clock = Clock::at(Instant::now(), now_ms());
-        self.tasks.spawn(async move {
-            let mut passes = tokio::time::interval(EVERY);
-            passes.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-            loop {
-                passes.tick().await;
-                let allowed = clock.checked(&store, retention).await;
-                pass(&store, allowed).await;
-                if retention == Retention::default() {
-                    return;
-                }
+/// Starts the passes. The first also clears away what a killed one left.
+pub(in crate::proxy) fn keep_house(app: &App) {
+    let retention = Retention { days: app.config.retention_days, bytes: app.config.retention_bytes };
+    let store = app.store.clone();
+    let mut clock = Clock::at(Instant::now(), now_ms());
+    app.tasks.spawn(async move {
+        let mut passes = tokio::time::interval(EVERY);
+        passes.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            passes.tick().await;
+            let allowed = clock.checked(&store, retention).await;
+            pass(&store, allowed).await;
+            if retention == Retention::default() {
+                return;
             }
-        });
-    }
+        }
+    });
 }
 
 /// A day, in milliseconds.

@@ -1,6 +1,9 @@
 //! Titles: a small model names a conversation once, after its first reply and between requests. Without one, a conversation is
 //! called by the first words of a person.
 
+use crate::proxy::state::standing::change_standing;
+use crate::proxy::traffic::begin_errand;
+use crate::proxy::turn::slots::slots;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -38,65 +41,59 @@ const REPLY: usize = 64 << 10;
 /// What is asked.
 const ASK: &str = "Name what this is about in three to six words. Answer with the title alone, without quotes.";
 
-impl App {
-    /// Has a model name a conversation, where the config says which one and nobody named it yet.
-    pub(in crate::proxy) fn title_behind(self: &Arc<Self>, prepared: &Prepared) {
-        let conversation = &prepared.request.conversation;
-        let Some(model) = prepared.policy.title_model.clone() else { return };
-        let named =
-            prepared.standing.title.is_some() || prepared.request.unloads() || Class::of(conversation) == Class::Helper;
-        let body = person::without_examples(&conversation.body);
-        let words = body.iter().filter_map(person::words).find(|words| !words.trim().is_empty());
-        let (Some(words), false) = (words, named) else { return };
-        let words: String = words.chars().take(READ).collect();
-        let Some(other) = self.upstreams.iter().find(|u| u.name() == model.upstream).map(Arc::clone) else { return };
-        let id = prepared.id.clone();
-        // Once, whatever comes of it.
-        if self.lives.with(&id, |live| std::mem::replace(&mut live.titled, true)) {
-            return;
-        }
-        let app = Arc::clone(self);
-        self.tasks.spawn(async move {
-            let Some(errand) = app.errand(&other, &model.model, Asked::Other).await else {
-                debug!(conversation = %id, "no title yet: asking would push another model out of memory");
-                return app.lives.with(&id, |live| live.titled = false);
-            };
-            let asked = tokio::select! {
-                () = errand.stopped() => return app.lives.with(&id, |live| live.titled = false),
-                asked = tokio::time::timeout(PATIENCE, app.title(&other, &model.model, &words, &id)) => asked,
-            };
-            let Some(title) = asked.ok().flatten() else { return };
-            let kept = app.change_standing(&id, |standing| standing.title = Some(title.clone())).await;
-            let renamed = Batch { title: Some((id.clone(), title)), ..Batch::default() };
-            if let Err(e) = kept.and(app.store.record(renamed).await.map_err(Into::into)) {
-                debug!(conversation = %id, error = %e, "a title was not recorded");
-            }
-        });
+/// Has a model name a conversation, where the config says which one and nobody named it yet.
+pub(in crate::proxy) fn title_behind(app: &Arc<App>, prepared: &Prepared) {
+    let conversation = &prepared.request.conversation;
+    let Some(model) = prepared.policy.title_model.clone() else { return };
+    let named =
+        prepared.standing.title.is_some() || prepared.request.unloads() || Class::of(conversation) == Class::Helper;
+    let body = person::without_examples(&conversation.body);
+    let words = body.iter().filter_map(person::words).find(|words| !words.trim().is_empty());
+    let (Some(words), false) = (words, named) else { return };
+    let words: String = words.chars().take(READ).collect();
+    let Some(other) = app.upstreams.iter().find(|u| u.name() == model.upstream).map(Arc::clone) else { return };
+    let id = prepared.id.clone();
+    // Once, whatever comes of it.
+    if app.lives.with(&id, |live| std::mem::replace(&mut live.titled, true)) {
+        return;
     }
-
-    async fn title(&self, other: &Upstream, model: &str, words: &str, id: &str) -> Option<String> {
-        let started = Instant::now();
-        let messages = json!([{"role": "user", "content": format!("{words}\n\n{ASK}")}]);
-        let body =
-            json!({"model": model, "messages": messages, "max_tokens": WRITTEN, "temperature": 0, "stream": false});
-        let options = ChatOptions {
-            num_ctx: None,
-            id_slot: self.slots(other, model, None).await.spare,
-            ..ChatOptions::default()
+    let owned = Arc::clone(app);
+    app.tasks.spawn(async move {
+        let Some(errand) = begin_errand(&owned, &other, &model.model, Asked::Other).await else {
+            debug!(conversation = %id, "no title yet: asking would push another model out of memory");
+            return owned.lives.with(&id, |live| live.titled = false);
         };
-        let sent = other.chat(&headers::json(), "/v1/chat/completions", Bytes::from(body.to_string()), options).await;
-        let (reply, _) = read_up_to(sent.ok()?.body, REPLY).await.ok()?;
-        let mut reported = Reported::default();
-        reported.read(&reply);
-        self.metrics.spend("title", &reported);
-        let data = reported.event("title", (other, model), 0, started.elapsed().as_millis() as u64);
-        let event = Event { now_ms: now_ms(), conversation: Some(id.to_owned()), kind: "model_usage".into(), data };
-        if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
-            debug!(error = %e, "an event was not recorded");
+        let asked = tokio::select! {
+            () = errand.stopped() => return owned.lives.with(&id, |live| live.titled = false),
+            asked = tokio::time::timeout(PATIENCE, title(&owned, &other, &model.model, &words, &id)) => asked,
+        };
+        let Some(title) = asked.ok().flatten() else { return };
+        let kept = change_standing(&owned, &id, |standing| standing.title = Some(title.clone())).await;
+        let renamed = Batch { title: Some((id.clone(), title)), ..Batch::default() };
+        if let Err(e) = kept.and(owned.store.record(renamed).await.map_err(Into::into)) {
+            debug!(conversation = %id, error = %e, "a title was not recorded");
         }
-        let reply: Value = serde_json::from_slice(&reply).ok()?;
-        clean(reply.pointer("/choices/0/message/content")?.as_str()?)
+    });
+}
+
+async fn title(app: &App, other: &Upstream, model: &str, words: &str, id: &str) -> Option<String> {
+    let started = Instant::now();
+    let messages = json!([{"role": "user", "content": format!("{words}\n\n{ASK}")}]);
+    let body = json!({"model": model, "messages": messages, "max_tokens": WRITTEN, "temperature": 0, "stream": false});
+    let options =
+        ChatOptions { num_ctx: None, id_slot: slots(app, other, model, None).await.spare, ..ChatOptions::default() };
+    let sent = other.chat(&headers::json(), "/v1/chat/completions", Bytes::from(body.to_string()), options).await;
+    let (reply, _) = read_up_to(sent.ok()?.body, REPLY).await.ok()?;
+    let mut reported = Reported::default();
+    reported.read(&reply);
+    app.metrics.spend("title", &reported);
+    let data = reported.event("title", (other, model), 0, started.elapsed().as_millis() as u64);
+    let event = Event { now_ms: now_ms(), conversation: Some(id.to_owned()), kind: "model_usage".into(), data };
+    if let Err(e) = app.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
+        debug!(error = %e, "an event was not recorded");
     }
+    let reply: Value = serde_json::from_slice(&reply).ok()?;
+    clean(reply.pointer("/choices/0/message/content")?.as_str()?)
 }
 
 /// What a model wrote as a title: its first line, without what models put around one; `None` where nothing is left.

@@ -1,9 +1,18 @@
 //! `windowsill compact`: a conversation of the record is folded now, asked for by a person.
 
+use crate::proxy::desk::price::{gauge_at, price_of, priced};
+use crate::proxy::desk::sight::brief_seconds;
+use crate::proxy::desk::steer::wish;
+use crate::proxy::servers::{upstream_of, window_without_loading};
 use crate::proxy::state::gauge::regions;
 use crate::proxy::state::live::Unmade;
+use crate::proxy::state::notes::key;
+use crate::proxy::state::standing::{held, standing_of};
 use crate::proxy::state::steer::Steer;
 use crate::proxy::state::steer::When;
+use crate::proxy::state::view::make_view;
+use crate::proxy::turn::brief::ask_for_brief;
+use crate::proxy::turn::situation::policy_of;
 use crate::proxy::turn::steering::focused;
 use crate::proxy::turn::steering::nothing;
 use std::collections::BTreeMap;
@@ -184,260 +193,260 @@ fn stored(row: &ConversationRow, path: &str) -> Tokens {
     Tokens::try_from(number).unwrap_or(Tokens::MAX)
 }
 
-impl App {
-    /// Summarizes a conversation of the record now, asked for by a person. Returns what was done; with `dry_run` the price
-    /// alone, and then nothing is changed. A model is asked in a dry run only with `write_brief`; what it writes is kept for the
-    /// fold that may follow.
-    ///
-    /// # Errors
-    /// When the conversation is unknown, or there is nothing to fold.
-    pub async fn compact(self: &Arc<Self>, id: &str, wanted: Compaction) -> Result<Value, Error> {
-        let (app, id) = (Arc::clone(self), id.to_owned());
-        // How much of the record it takes shows only as it is read.
-        let work = async move { app.compact_now(&id, &wanted).await };
-        self.aside.run(aside::LARGE, work.boxed()).await?
-    }
+/// Summarizes a conversation of the record now, asked for by a person. Returns what was done; with `dry_run` the price
+/// alone, and then nothing is changed. A model is asked in a dry run only with `write_brief`; what it writes is kept for the
+/// fold that may follow.
+///
+/// # Errors
+/// When the conversation is unknown, or there is nothing to fold.
+pub async fn compact(app: &Arc<App>, id: &str, wanted: Compaction) -> Result<Value, Error> {
+    let (owned, id) = (Arc::clone(app), id.to_owned());
+    // How much of the record it takes shows only as it is read.
+    let work = async move { compact_now(&owned, &id, &wanted).await };
+    app.aside.run(aside::LARGE, work.boxed()).await?
+}
 
-    async fn compact_now(self: &Arc<Self>, id: &str, wanted: &Compaction) -> Result<Value, Error> {
-        let started = Instant::now();
-        let focus = wanted.focus.as_deref().map(str::trim);
-        focus.map_or(Ok(()), focused)?;
-        if wanted.write_brief && !wanted.dry_run {
-            let hint = "with it, the brief is written and priced, and nothing is folded";
-            return Err(Error::client(400, "bad_request", "`write_brief` goes with `dry_run`", hint));
-        }
-        let ground = self.ground(id).await?;
-        if wanted.when == When::NextBreak {
-            let focus = focus.ok_or_else(|| nothing("the next fold comes by itself; a focus can wait for it"))?;
-            return self.wish(&ground, &Steer::Focus(focus.to_owned()), wanted.dry_run).await;
-        }
-        let fold = Fold::planned(&ground, focus)?;
-        if wanted.dry_run {
-            self.priced_fold(&ground, &fold, wanted).await
-        } else {
-            self.fold(&ground, &fold, started).await
-        }
+async fn compact_now(app: &Arc<App>, id: &str, wanted: &Compaction) -> Result<Value, Error> {
+    let started = Instant::now();
+    let focus = wanted.focus.as_deref().map(str::trim);
+    focus.map_or(Ok(()), focused)?;
+    if wanted.write_brief && !wanted.dry_run {
+        let hint = "with it, the brief is written and priced, and nothing is folded";
+        return Err(Error::client(400, "bad_request", "`write_brief` goes with `dry_run`", hint));
     }
-
-    /// What a fold costs. What a model will write is known once it has written; until then what is kept without one takes
-    /// its place.
-    async fn priced_fold(&self, ground: &Ground, fold: &Fold<'_>, wanted: &Compaction) -> Result<Value, Error> {
-        let written =
-            if wanted.write_brief { self.written_for(ground, fold).await } else { self.drafted_for(ground, fold) };
-        let text = written.as_ref().and_then(|text| text.as_deref());
-        let view = self.folded_view(ground, &fold.plan, fold.focus, text.map(|text| (text, fold.to)))?.view;
-        let price = self.price_of(ground, &view).await;
-        let mut told = self.priced(ground, &price, wanted.when, true);
-        let to_read = (fold.asks && written.is_none()).then(|| reads(&ground.facts, fold.to));
-        let id = &ground.recorded.row.id;
-        told["brief_reads"] = json!(to_read);
-        told["brief_seconds"] = json!(to_read.and_then(|reads| self.brief_seconds(id, reads, fold.max_tokens)));
-        let is_written = written.is_some() || !fold.asks;
-        told["brief"] = json!(is_written.then(|| view.brief().map(str::to_owned)).flatten());
-        told["written_by_a_model"] = json!(text.is_some());
-        Ok(told)
+    let ground = ground(app, id).await?;
+    if wanted.when == When::NextBreak {
+        let focus = focus.ok_or_else(|| nothing("the next fold comes by itself; a focus can wait for it"))?;
+        return wish(app, &ground, &Steer::Focus(focus.to_owned()), wanted.dry_run).await;
     }
-
-    /// Folds.
-    async fn fold(&self, ground: &Ground, fold: &Fold<'_>, started: Instant) -> Result<Value, Error> {
-        let written = self.written_for(ground, fold).await.flatten();
-        let read = written.as_deref().map(|text| (text, fold.to));
-        let Applied { view, originals } = self.folded_view(ground, &fold.plan, fold.focus, read)?;
-        let price = self.price_of(ground, &view).await;
-        let because = fold.plan.because.clone();
-        let done = json!({
-            "conversation": ground.recorded.row.id, "before": price.before, "after": price.after,
-            "counted": price.counted, "written_by_a_model": written.is_some(),
-            "because": reasons(&because, price.before, price.after), "brief": view.brief().map(str::to_owned),
-        });
-        let asked = Asked { action: "summarize", because, focus: fold.focus, started };
-        let batch = Batch { originals, ..Batch::default() };
-        self.record_view(ground, &price, view, asked, batch).await?;
-        Ok(done)
+    let fold = Fold::planned(&ground, focus)?;
+    if wanted.dry_run {
+        priced_fold(app, &ground, &fold, wanted).await
+    } else {
+        fold_now(app, &ground, &fold, started).await
     }
+}
 
-    /// What a model wrote for this fold when its price was asked.
-    fn drafted_for(&self, ground: &Ground, fold: &Fold<'_>) -> Option<Option<Arc<str>>> {
-        let draft = self.lives.with(&ground.recorded.row.id, |live| live.draft.clone())?;
-        (draft == fold.draft(ground, draft.text.clone())).then_some(draft.text)
+/// What a fold costs. What a model will write is known once it has written; until then what is kept without one takes
+/// its place.
+async fn priced_fold(app: &App, ground: &Ground, fold: &Fold<'_>, wanted: &Compaction) -> Result<Value, Error> {
+    let written =
+        if wanted.write_brief { written_for(app, ground, fold).await } else { drafted_for(app, ground, fold) };
+    let text = written.as_ref().and_then(|text| text.as_deref());
+    let view = folded_view(app, ground, &fold.plan, fold.focus, text.map(|text| (text, fold.to)))?.view;
+    let price = price_of(app, ground, &view).await;
+    let mut told = priced(app, ground, &price, wanted.when, true);
+    let to_read = (fold.asks && written.is_none()).then(|| reads(&ground.facts, fold.to));
+    let id = &ground.recorded.row.id;
+    told["brief_reads"] = json!(to_read);
+    told["brief_seconds"] = json!(to_read.and_then(|reads| brief_seconds(app, id, reads, fold.max_tokens)));
+    let is_written = written.is_some() || !fold.asks;
+    told["brief"] = json!(is_written.then(|| view.brief().map(str::to_owned)).flatten());
+    told["written_by_a_model"] = json!(text.is_some());
+    Ok(told)
+}
+
+/// Folds.
+async fn fold_now(app: &App, ground: &Ground, fold: &Fold<'_>, started: Instant) -> Result<Value, Error> {
+    let written = written_for(app, ground, fold).await.flatten();
+    let read = written.as_deref().map(|text| (text, fold.to));
+    let Applied { view, originals } = folded_view(app, ground, &fold.plan, fold.focus, read)?;
+    let price = price_of(app, ground, &view).await;
+    let because = fold.plan.because.clone();
+    let done = json!({
+        "conversation": ground.recorded.row.id, "before": price.before, "after": price.after,
+        "counted": price.counted, "written_by_a_model": written.is_some(),
+        "because": reasons(&because, price.before, price.after), "brief": view.brief().map(str::to_owned),
+    });
+    let asked = Asked { action: "summarize", because, focus: fold.focus, started };
+    let batch = Batch { originals, ..Batch::default() };
+    record_view(app, ground, &price, view, asked, batch).await?;
+    Ok(done)
+}
+
+/// What a model wrote for this fold when its price was asked.
+fn drafted_for(app: &App, ground: &Ground, fold: &Fold<'_>) -> Option<Option<Arc<str>>> {
+    let draft = app.lives.with(&ground.recorded.row.id, |live| live.draft.clone())?;
+    (draft == fold.draft(ground, draft.text.clone())).then_some(draft.text)
+}
+
+/// What a model writes for this fold, asked now unless it was asked before; `None` where none is asked.
+async fn written_for(app: &App, ground: &Ground, fold: &Fold<'_>) -> Option<Option<Arc<str>>> {
+    if !fold.asks {
+        return None;
     }
-
-    /// What a model writes for this fold, asked now unless it was asked before; `None` where none is asked.
-    async fn written_for(&self, ground: &Ground, fold: &Fold<'_>) -> Option<Option<Arc<str>>> {
-        if !fold.asks {
-            return None;
-        }
-        if let Some(written) = self.drafted_for(ground, fold) {
-            return Some(written);
-        }
-        let Ground { recorded, facts, resolved, window, upstream, .. } = ground;
-        let (messages, previous) = folded(&recorded.request, &recorded.old, fold.to);
-        let text = self
-            .ask(&Ask {
-                upstream,
-                headers: &HeaderMap::new(),
-                options: ChatOptions { num_ctx: window.set, ..ChatOptions::default() },
-                request: &recorded.request,
-                summary_model: &resolved.summary_model,
-                id: &recorded.row.id,
-                view: &[],
-                view_tokens: 0,
-                waited_for: false,
-                spare_slot: true,
-                messages: &messages,
-                previous: previous.as_deref(),
-                window: facts.window,
-                max_tokens: fold.max_tokens,
-                temperature: resolved.summary_temperature,
-                focus: fold.focus,
-            })
-            .await
-            .map(|(text, _)| text);
-        let draft = fold.draft(ground, text.clone());
-        self.lives.with(&recorded.row.id, |live| live.draft = Some(draft));
-        Some(text)
+    if let Some(written) = drafted_for(app, ground, fold) {
+        return Some(written);
     }
-
-    /// The view that a plan makes of a recorded conversation. `written`: the brief, and how many messages it was made from.
-    pub(in crate::proxy) fn folded_view(
-        &self,
-        ground: &Ground,
-        plan: &Plan,
-        focus: Option<&str>,
-        written: Option<(&str, usize)>,
-    ) -> Result<Applied, crate::store::Error> {
-        let unread = left_out(&ground.recorded.old);
-        let written = written.map(|(text, read)| Written { text, read, unread: &unread });
-        let (keep, pins) = (ground.resolved.keep, &*ground.held.texts);
-        let words = Words { focus, written, keep, pins, ..Words::default() };
-        self.make_view(&ground.subject(), plan, words)
-    }
-
-    /// What is known of a recorded conversation that somebody wants to change.
-    ///
-    /// # Errors
-    /// 404 for an unknown one, 400 for the beginning of an id.
-    pub(in crate::proxy) async fn ground(&self, id: &str) -> Result<Ground, Error> {
-        let row = self.whole_row(id).await?;
-        let upstream = self.upstream_of(&row.model).await?;
-        let window = self.window_without_loading(&upstream, &row.model).await;
-        let resolved = self.policy_of(&row, &window);
-        let (standing, head) = (self.standing(id, None)?, self.heads.of(id));
-        let head_request = head.as_ref().and_then(|head| head.request());
-        let has_head = head_request.is_some();
-        let with_recall = head.and_then(|head| head.with_recall.clone()).filter(|_| has_head);
-        let recorded = self.recorded(row, head_request, &resolved.policy)?;
-        let key = self.key(&upstream, &recorded.request);
-        let own = self.measure.counters.of(&upstream, &recorded.row.model, &window, shown::QUESTION_WAITS).await;
-        let mut facts = Facts { window: window.tokens.unwrap_or(ASSUMED_WINDOW), ..self.facts_of(&key, &recorded) };
-        let body = &recorded.request.conversation.body;
-        let held = self.held(&key, &standing, &resolved.pins, body, facts.window);
-        held.tell(&mut facts);
-        // A person who steers means it, also where nothing is rewritten by itself.
-        facts.paused = false;
-        self.measure.firsts.take(&recorded.row.state["counts"]);
-        let estimated = Regions::of(&recorded.request.conversation, &facts, &resolved.policy);
-        let calibration = calibration(&recorded.row, &estimated);
-        scale(&mut facts, calibration);
-        Ok(Ground {
-            recorded,
-            facts,
-            calibration,
-            resolved,
-            window,
+    let Ground { recorded, facts, resolved, window, upstream, .. } = ground;
+    let (messages, previous) = folded(&recorded.request, &recorded.old, fold.to);
+    let text = ask_for_brief(
+        app,
+        &Ask {
             upstream,
-            key,
-            own,
-            standing,
-            held,
-            has_head,
-            with_recall,
-        })
-    }
+            headers: &HeaderMap::new(),
+            options: ChatOptions { num_ctx: window.set, ..ChatOptions::default() },
+            request: &recorded.request,
+            summary_model: &resolved.summary_model,
+            id: &recorded.row.id,
+            view: &[],
+            view_tokens: 0,
+            waited_for: false,
+            spare_slot: true,
+            messages: &messages,
+            previous: previous.as_deref(),
+            window: facts.window,
+            max_tokens: fold.max_tokens,
+            temperature: resolved.summary_temperature,
+            focus: fold.focus,
+        },
+    )
+    .await
+    .map(|(text, _)| text);
+    let draft = fold.draft(ground, text.clone());
+    app.lives.with(&recorded.row.id, |live| live.draft = Some(draft));
+    Some(text)
+}
 
-    /// The row of a conversation that somebody wants to change, by its whole id.
-    ///
-    /// # Errors
-    /// 404 for an unknown one, 400 for the beginning of an id.
-    pub(in crate::proxy) async fn whole_row(&self, id: &str) -> Result<ConversationRow, Error> {
-        // The last reply's figures may still be queued, and with them the conversation.
-        self.store.flush().await;
-        // A prefix is enough to look at something, and not to change it.
-        let found = match self.store.conversation(id) {
-            Err(e @ crate::store::Error::Ambiguous { .. }) => {
-                return Err(Error::client(400, "ambiguous", e.to_string(), "give the whole id"));
-            }
-            found => found?,
-        };
-        found.filter(|row| row.id == id).ok_or_else(|| {
-            let hint = "`windowsill context` lists them; what changes a conversation takes its whole id";
-            Error::client(404, "not_found", format!("no conversation `{id}` in the record"), hint)
-        })
-    }
+/// The view that a plan makes of a recorded conversation. `written`: the brief, and how many messages it was made from.
+pub(in crate::proxy) fn folded_view(
+    app: &App,
+    ground: &Ground,
+    plan: &Plan,
+    focus: Option<&str>,
+    written: Option<(&str, usize)>,
+) -> Result<Applied, crate::store::Error> {
+    let unread = left_out(&ground.recorded.old);
+    let written = written.map(|(text, read)| Written { text, read, unread: &unread });
+    let (keep, pins) = (ground.resolved.keep, &*ground.held.texts);
+    let words = Words { focus, written, keep, pins, ..Words::default() };
+    make_view(app, &ground.subject(), plan, words)
+}
 
-    /// A conversation of the record as a request, with the head of the last one where that is remembered.
-    fn recorded(&self, row: ConversationRow, head: Option<Request>, policy: &Policy) -> Result<Recorded, Error> {
-        let rows = self.store.messages(&row.id)?;
-        let chain: Vec<Digest> = rows.iter().map(|r| r.chain).collect();
-        let mut request = head.unwrap_or_else(|| request_of(&row.model));
-        let body = rows.iter().map(|row| openai_chat::recorded(row.raw.clone())).collect();
-        let repaired = repair::mend(body, policy.template.tool_call_id_length).body;
-        if repaired.len() != chain.len() {
-            let message = "the recorded history ends in open tool calls";
-            return Err(Error::client(409, "not_foldable", message, "send the next request first"));
+/// What is known of a recorded conversation that somebody wants to change.
+///
+/// # Errors
+/// 404 for an unknown one, 400 for the beginning of an id.
+pub(in crate::proxy) async fn ground(app: &App, id: &str) -> Result<Ground, Error> {
+    let row = whole_row(app, id).await?;
+    let upstream = upstream_of(app, &row.model).await?;
+    let window = window_without_loading(app, &upstream, &row.model).await;
+    let resolved = policy_of(app, &row, &window);
+    let (standing, head) = (standing_of(app, id, None)?, app.heads.of(id));
+    let head_request = head.as_ref().and_then(|head| head.request());
+    let has_head = head_request.is_some();
+    let with_recall = head.and_then(|head| head.with_recall.clone()).filter(|_| has_head);
+    let recorded = recorded(app, row, head_request, &resolved.policy)?;
+    let key = key(app, &upstream, &recorded.request);
+    let own = app.measure.counters.of(&upstream, &recorded.row.model, &window, shown::QUESTION_WAITS).await;
+    let mut facts = Facts { window: window.tokens.unwrap_or(ASSUMED_WINDOW), ..facts_of(app, &key, &recorded) };
+    let body = &recorded.request.conversation.body;
+    let held = held(app, &key, &standing, &resolved.pins, body, facts.window);
+    held.tell(&mut facts);
+    // A person who steers means it, also where nothing is rewritten by itself.
+    facts.paused = false;
+    app.measure.firsts.take(&recorded.row.state["counts"]);
+    let estimated = Regions::of(&recorded.request.conversation, &facts, &resolved.policy);
+    let calibration = calibration(&recorded.row, &estimated);
+    scale(&mut facts, calibration);
+    Ok(Ground {
+        recorded,
+        facts,
+        calibration,
+        resolved,
+        window,
+        upstream,
+        key,
+        own,
+        standing,
+        held,
+        has_head,
+        with_recall,
+    })
+}
+
+/// The row of a conversation that somebody wants to change, by its whole id.
+///
+/// # Errors
+/// 404 for an unknown one, 400 for the beginning of an id.
+pub(in crate::proxy) async fn whole_row(app: &App, id: &str) -> Result<ConversationRow, Error> {
+    // The last reply's figures may still be queued, and with them the conversation.
+    app.store.flush().await;
+    // A prefix is enough to look at something, and not to change it.
+    let found = match app.store.conversation(id) {
+        Err(e @ crate::store::Error::Ambiguous { .. }) => {
+            return Err(Error::client(400, "ambiguous", e.to_string(), "give the whole id"));
         }
-        request.conversation.body = repaired;
-        let old = self.store.view(&chain)?.map(|(_, v)| View::clone(&v)).unwrap_or_default();
-        Ok(Recorded { row, chain, request, old })
-    }
+        found => found?,
+    };
+    found.filter(|row| row.id == id).ok_or_else(|| {
+        let hint = "`windowsill context` lists them; what changes a conversation takes its whole id";
+        Error::client(404, "not_found", format!("no conversation `{id}` in the record"), hint)
+    })
+}
 
-    /// The facts of a recorded conversation but for its window. System messages and tools are outside the record: what
-    /// they cost last time stands.
-    fn facts_of(&self, key: &ModelKey, recorded: &Recorded) -> Facts {
-        let stored = |path: &str| stored(&recorded.row, path);
-        Facts {
-            system: stored("/regions/system"),
-            tools: stored("/regions/tools"),
-            output_reserved: stored("/regions/output_reserved"),
-            forwarded: 0,
-            ..self.measure.facts(key, &recorded.request.conversation, &recorded.old, None)
-        }
+/// A conversation of the record as a request, with the head of the last one where that is remembered.
+fn recorded(app: &App, row: ConversationRow, head: Option<Request>, policy: &Policy) -> Result<Recorded, Error> {
+    let rows = app.store.messages(&row.id)?;
+    let chain: Vec<Digest> = rows.iter().map(|r| r.chain).collect();
+    let mut request = head.unwrap_or_else(|| request_of(&row.model));
+    let body = rows.iter().map(|row| openai_chat::recorded(row.raw.clone())).collect();
+    let repaired = repair::mend(body, policy.template.tool_call_id_length).body;
+    if repaired.len() != chain.len() {
+        let message = "the recorded history ends in open tool calls";
+        return Err(Error::client(409, "not_foldable", message, "send the next request first"));
     }
+    request.conversation.body = repaired;
+    let old = app.store.view(&chain)?.map(|(_, v)| View::clone(&v)).unwrap_or_default();
+    Ok(Recorded { row, chain, request, old })
+}
 
-    /// Records a view that a person asked for, and what the gauge says from now on.
-    pub(in crate::proxy) async fn record_view(
-        &self,
-        ground: &Ground,
-        price: &Price,
-        view: View,
-        asked: Asked<'_>,
-        batch: Batch,
-    ) -> Result<(), Error> {
-        let Recorded { row, chain, old, .. } = &ground.recorded;
-        let Some(tip) = chain.last().copied() else { return Ok(()) };
-        let was = self.gauge_at(ground, old, &Price { after: price.before, ..*price });
-        let gauge = self.gauge_at(ground, &view, price);
-        let data = json!({
-            "action": asked.action, "asked_by": "user",
-            "because": reasons(&asked.because, price.before, price.after), "model": row.model,
-            "before": regions(&was.regions), "after": regions(&gauge.regions), "focus": asked.focus,
-            "prompt_tokens": price.after, "prompt_tokens_source": gauge.source,
-            "seconds": rounded(asked.started.elapsed().as_secs_f64()), "depth": depth(&view),
-        });
-        let mut state = row.state.clone();
-        if state.is_object() {
-            gauge.write(&mut state);
-        }
-        let now_ms = now_ms();
-        let event = Event { now_ms, conversation: Some(row.id.clone()), kind: "context_compaction".into(), data };
-        let update = ConversationUpdate { tip, depth: chain.len(), state: state.to_string(), ..unchanged(row, now_ms) };
-        let batch =
-            Batch { conversation: Some(update), view: Some((tip, view)), events: vec![event], durable: true, ..batch };
-        self.store.record(batch).await?;
-        // What was made ahead was made for the view before.
-        self.lives.with(&row.id, |live| (live.ahead, live.brief, live.draft) = (None, None, None));
-        Ok(())
+/// The facts of a recorded conversation but for its window. System messages and tools are outside the record: what
+/// they cost last time stands.
+fn facts_of(app: &App, key: &ModelKey, recorded: &Recorded) -> Facts {
+    let stored = |path: &str| stored(&recorded.row, path);
+    Facts {
+        system: stored("/regions/system"),
+        tools: stored("/regions/tools"),
+        output_reserved: stored("/regions/output_reserved"),
+        forwarded: 0,
+        ..app.measure.facts(key, &recorded.request.conversation, &recorded.old, None)
     }
+}
+
+/// Records a view that a person asked for, and what the gauge says from now on.
+pub(in crate::proxy) async fn record_view(
+    app: &App,
+    ground: &Ground,
+    price: &Price,
+    view: View,
+    asked: Asked<'_>,
+    batch: Batch,
+) -> Result<(), Error> {
+    let Recorded { row, chain, old, .. } = &ground.recorded;
+    let Some(tip) = chain.last().copied() else { return Ok(()) };
+    let was = gauge_at(app, ground, old, &Price { after: price.before, ..*price });
+    let gauge = gauge_at(app, ground, &view, price);
+    let data = json!({
+        "action": asked.action, "asked_by": "user",
+        "because": reasons(&asked.because, price.before, price.after), "model": row.model,
+        "before": regions(&was.regions), "after": regions(&gauge.regions), "focus": asked.focus,
+        "prompt_tokens": price.after, "prompt_tokens_source": gauge.source,
+        "seconds": rounded(asked.started.elapsed().as_secs_f64()), "depth": depth(&view),
+    });
+    let mut state = row.state.clone();
+    if state.is_object() {
+        gauge.write(&mut state);
+    }
+    let now_ms = now_ms();
+    let event = Event { now_ms, conversation: Some(row.id.clone()), kind: "context_compaction".into(), data };
+    let update = ConversationUpdate { tip, depth: chain.len(), state: state.to_string(), ..unchanged(row, now_ms) };
+    let batch =
+        Batch { conversation: Some(update), view: Some((tip, view)), events: vec![event], durable: true, ..batch };
+    app.store.record(batch).await?;
+    // What was made ahead was made for the view before.
+    app.lives.with(&row.id, |live| (live.ahead, live.brief, live.draft) = (None, None, None));
+    Ok(())
 }
 
 /// A conversation as the record has it, for a change of something about it.

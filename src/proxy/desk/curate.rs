@@ -1,6 +1,7 @@
 //! A new conversation from parts of an old one: its turns and their steps are told apart, and those that somebody chose become
 //! messages for a client. Whole steps only, so that no call loses its result; the old conversation stays as it is. Reads only.
 
+use crate::proxy::desk::report::row;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
@@ -18,22 +19,20 @@ const SHOWN: usize = 120;
 /// Turns that a list of segments names one by one.
 const LISTED: usize = 10_000;
 
-impl App {
-    /// `GET /windowsill/conversations/{id}/segments`: turns and briefs, each with its number.
-    ///
-    /// # Errors
-    /// 404 for an unknown conversation.
-    pub fn segments(&self, id: &str) -> Result<Value, Error> {
-        segments(&self.store, &self.row(id)?)
-    }
+/// `GET /windowsill/conversations/{id}/segments`: turns and briefs, each with its number.
+///
+/// # Errors
+/// 404 for an unknown conversation.
+pub fn segments(app: &App, id: &str) -> Result<Value, Error> {
+    segments_in(&app.store, &row(app, id)?)
+}
 
-    /// `POST /windowsill/conversations/{id}/build`: the messages of these turns and briefs, in the order of the conversation.
-    ///
-    /// # Errors
-    /// 404 for an unknown conversation, 400 for turns or briefs that it does not have, or that exclude each other.
-    pub fn build(&self, id: &str, turns: &[Chosen], briefs: &[usize]) -> Result<Value, Error> {
-        build(&self.store, &self.row(id)?, turns, briefs)
-    }
+/// `POST /windowsill/conversations/{id}/build`: the messages of these turns and briefs, in the order of the conversation.
+///
+/// # Errors
+/// 404 for an unknown conversation, 400 for turns or briefs that it does not have, or that exclude each other.
+pub fn build(app: &App, id: &str, turns: &[Chosen], briefs: &[usize]) -> Result<Value, Error> {
+    built(&app.store, &row(app, id)?, turns, briefs)
 }
 
 impl Record {
@@ -42,7 +41,7 @@ impl Record {
     /// # Errors
     /// As there.
     pub fn build(&self, id: &str, turns: &[Chosen], briefs: &[usize]) -> Result<Value, Error> {
-        build(&self.store, &record::row(&self.store, id, "`windowsill context` lists them")?, turns, briefs)
+        built(&self.store, &record::row(&self.store, id, "`windowsill context` lists them")?, turns, briefs)
     }
 
     /// As the running proxy tells them: see [`App::segments`].
@@ -50,7 +49,7 @@ impl Record {
     /// # Errors
     /// As there.
     pub fn segments(&self, id: &str) -> Result<Value, Error> {
-        segments(&self.store, &record::row(&self.store, id, "`windowsill context` lists them")?)
+        segments_in(&self.store, &record::row(&self.store, id, "`windowsill context` lists them")?)
     }
 }
 
@@ -158,7 +157,7 @@ fn rows(store: &Store, row: &ConversationRow) -> Result<Vec<NodeRow>, crate::sto
     Ok(rows)
 }
 
-fn segments(store: &Store, row: &ConversationRow) -> Result<Value, Error> {
+fn segments_in(store: &Store, row: &ConversationRow) -> Result<Value, Error> {
     let (rows, fold) = (rows(store, row)?, fold(&view_of(store, row)?));
     let all = turns(rows.iter().map(Part::of));
     let tokens = |from: usize, to: usize| -> Tokens {
@@ -204,7 +203,7 @@ fn words(node: &NodeRow) -> String {
     clipped(&text.split_whitespace().take(SHOWN).collect::<Vec<_>>().join(" "), SHOWN)
 }
 
-fn build(store: &Store, row: &ConversationRow, wanted: &[Chosen], briefs_wanted: &[usize]) -> Result<Value, Error> {
+fn built(store: &Store, row: &ConversationRow, wanted: &[Chosen], briefs_wanted: &[usize]) -> Result<Value, Error> {
     let (rows, fold) = (rows(store, row)?, fold(&view_of(store, row)?));
     let all = turns(rows.iter().map(Part::of));
     let brief = briefs(&fold, &all);

@@ -1,6 +1,7 @@
 //! The machine, asked on behalf of people and requests: the window of a model and what happened to it, what a model may
 //! have, and `windowsill fit`.
 
+use crate::proxy::lookout::servers;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,61 +24,59 @@ pub(in crate::proxy) const VOCABULARIES: &str = "vocabularies";
 /// Time between two looks at the processes that count.
 const LOOK: Duration = Duration::from_secs(60);
 
-impl App {
-    /// Has processes that count end where nobody asks them.
-    pub(in crate::proxy) fn rest_counters(&self) {
-        let counters = Arc::clone(&self.measure.counters);
-        self.tasks.spawn(async move {
-            let mut looks = tokio::time::interval(LOOK);
-            looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-            loop {
-                looks.tick().await;
-                let counters = Arc::clone(&counters);
-                // To end a process is to wait for it.
-                let _ = tokio::task::spawn_blocking(move || counters.rest()).await;
-            }
-        });
-    }
-
-    /// `GET /windowsill/models`: every model's window, where each number came from, and its memory budget.
-    ///
-    /// # Errors
-    /// None today: what cannot be had is said in its place.
-    pub async fn windows(&self) -> Result<Value, Error> {
-        let mut out = Vec::new();
-        for (_, upstream) in self.servers() {
-            let models = match upstream.models().await {
-                Ok(models) => models,
-                Err(e) => {
-                    out.push(json!({"upstream": upstream.name(), "url": upstream.url(), "error": e.to_string()}));
-                    continue;
-                }
-            };
-            for model in models {
-                out.push(self.window_report(upstream, &model).await);
-            }
+/// Has processes that count end where nobody asks them.
+pub(in crate::proxy) fn rest_counters(app: &App) {
+    let counters = Arc::clone(&app.measure.counters);
+    app.tasks.spawn(async move {
+        let mut looks = tokio::time::interval(LOOK);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            let counters = Arc::clone(&counters);
+            // To end a process is to wait for it.
+            let _ = tokio::task::spawn_blocking(move || counters.rest()).await;
         }
-        Ok(json!({"models": out}))
-    }
+    });
+}
 
-    async fn window_report(&self, upstream: &Upstream, model: &ModelInfo) -> Value {
-        let machine = self.measure.windows.machine();
-        let seen = Seen::of(machine, &self.measure.counters, upstream, model).await;
-        let mut out = seen.json(upstream, model);
-        let decision = self.measure.windows.decision(upstream, &model.id);
-        let file = seen.loaded.as_ref().and_then(|l| l.model_path.as_deref());
-        let mismatch = file.and_then(|file| self.measure.counters.mismatch(upstream.name(), Path::new(file)));
-        if let Some((own, theirs)) = mismatch {
-            out["count_mismatch"] = json!({"own_tokens": own, "server_tokens": theirs});
-        }
-        out["num_ctx"] = match (self.config.window.num_ctx, decision) {
-            (NumCtx::Loaded, _) => json!({"asked": "loaded"}),
-            (NumCtx::Fixed(n), _) => json!({"asked": n}),
-            (NumCtx::Fit, None) => json!({"asked": "fit", "decided": null}),
-            (NumCtx::Fit, Some(d)) => json!({"asked": "fit", "decided": d.num_ctx, "because": d.because}),
+/// `GET /windowsill/models`: every model's window, where each number came from, and its memory budget.
+///
+/// # Errors
+/// None today: what cannot be had is said in its place.
+pub async fn windows(app: &App) -> Result<Value, Error> {
+    let mut out = Vec::new();
+    for (_, upstream) in servers(app) {
+        let models = match upstream.models().await {
+            Ok(models) => models,
+            Err(e) => {
+                out.push(json!({"upstream": upstream.name(), "url": upstream.url(), "error": e.to_string()}));
+                continue;
+            }
         };
-        out
+        for model in models {
+            out.push(window_report(app, upstream, &model).await);
+        }
     }
+    Ok(json!({"models": out}))
+}
+
+async fn window_report(app: &App, upstream: &Upstream, model: &ModelInfo) -> Value {
+    let machine = app.measure.windows.machine();
+    let seen = Seen::of(machine, &app.measure.counters, upstream, model).await;
+    let mut out = seen.json(upstream, model);
+    let decision = app.measure.windows.decision(upstream, &model.id);
+    let file = seen.loaded.as_ref().and_then(|l| l.model_path.as_deref());
+    let mismatch = file.and_then(|file| app.measure.counters.mismatch(upstream.name(), Path::new(file)));
+    if let Some((own, theirs)) = mismatch {
+        out["count_mismatch"] = json!({"own_tokens": own, "server_tokens": theirs});
+    }
+    out["num_ctx"] = match (app.config.window.num_ctx, decision) {
+        (NumCtx::Loaded, _) => json!({"asked": "loaded"}),
+        (NumCtx::Fixed(n), _) => json!({"asked": n}),
+        (NumCtx::Fit, None) => json!({"asked": "fit", "decided": null}),
+        (NumCtx::Fit, Some(d)) => json!({"asked": "fit", "decided": d.num_ctx, "because": d.because}),
+    };
+    out
 }
 
 /// What can be seen of a model: what its server says, and what the machine affords.

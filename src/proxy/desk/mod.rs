@@ -14,7 +14,7 @@ pub(super) mod price;
 pub(super) mod receipt;
 pub(super) mod record;
 pub(super) mod report;
-mod resume;
+pub(super) mod resume;
 pub(super) mod rewrites;
 pub(super) mod rules;
 pub(super) mod shared;

@@ -1,6 +1,8 @@
 //! Which upstream serves which model, and the list of models with their windows.
 
+use crate::proxy::lookout::{look, servers};
 use crate::proxy::servers::same_model;
+use crate::proxy::servers::upstream_of;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -11,90 +13,83 @@ use crate::upstream::Upstream;
 /// Of a long list of models, so many are asked about one by one where the list leaves out their windows.
 const ASKED_ONE_BY_ONE: usize = 32;
 
-impl App {
-    /// `GET /v1/models`: the lists of all upstreams, each entry with its windows. `id` picks one. What llama-server says in
-    /// `models`, beside the entries of OpenAI's list, stays.
-    ///
-    /// # Errors
-    /// When no upstream answers, or none knows `id`.
-    pub async fn models(&self, id: Option<&str>) -> Result<Value, Error> {
-        let (mut data, mut beside): (Vec<Value>, Vec<Value>) = Default::default();
-        let mut failed = None;
-        if self.servers().next().is_none() {
-            self.look().await;
-        }
-        for (_, upstream) in self.servers() {
-            match self.models_of(upstream).await {
-                Ok(mut list) => {
-                    data.append(&mut list.entries);
-                    beside.append(&mut list.beside);
-                }
-                Err(e) => failed = Some(e),
-            }
-        }
-        if data.is_empty() {
-            self.upstream_of("").await?;
-            if let Some(e) = failed {
-                return Err(e);
-            }
-        }
-        let Some(id) = id else {
-            let mut list = json!({"object": "list", "data": data});
-            if !beside.is_empty() {
-                list["models"] = beside.into();
-            }
-            return Ok(list);
-        };
-        let found = data.into_iter().find(|m| m.get("id").and_then(Value::as_str).is_some_and(|m| same_model(m, id)));
-        found.ok_or_else(|| {
-            Error::client(
-                404,
-                "model_not_found",
-                format!("the model `{id}` does not exist"),
-                "GET /v1/models lists them",
-            )
-        })
+/// `GET /v1/models`: the lists of all upstreams, each entry with its windows. `id` picks one. What llama-server says in
+/// `models`, beside the entries of OpenAI's list, stays.
+///
+/// # Errors
+/// When no upstream answers, or none knows `id`.
+pub async fn models(app: &App, id: Option<&str>) -> Result<Value, Error> {
+    let (mut data, mut beside): (Vec<Value>, Vec<Value>) = Default::default();
+    let mut failed = None;
+    if servers(app).next().is_none() {
+        look(app).await;
     }
+    for (_, upstream) in servers(app) {
+        match models_of(app, upstream).await {
+            Ok(mut list) => {
+                data.append(&mut list.entries);
+                beside.append(&mut list.beside);
+            }
+            Err(e) => failed = Some(e),
+        }
+    }
+    if data.is_empty() {
+        upstream_of(app, "").await?;
+        if let Some(e) = failed {
+            return Err(e);
+        }
+    }
+    let Some(id) = id else {
+        let mut list = json!({"object": "list", "data": data});
+        if !beside.is_empty() {
+            list["models"] = beside.into();
+        }
+        return Ok(list);
+    };
+    let found = data.into_iter().find(|m| m.get("id").and_then(Value::as_str).is_some_and(|m| same_model(m, id)));
+    found.ok_or_else(|| {
+        Error::client(404, "model_not_found", format!("the model `{id}` does not exist"), "GET /v1/models lists them")
+    })
+}
 
-    async fn models_of(&self, upstream: &Upstream) -> Result<Listed, Error> {
-        let listed = upstream.models().await?;
-        // The server's own entries keep what else they say.
-        let own = upstream.pass(http::Method::GET, "/v1/models", &http::HeaderMap::new(), Bytes::new().into()).await;
-        let mut own: Value = match own {
-            Ok(reply) if reply.status.is_success() => {
-                let (bytes, _) = crate::proxy::turn::read_up_to(reply.body, 4 << 20).await?;
-                serde_json::from_slice(&bytes).unwrap_or_default()
-            }
-            _ => Value::Null,
-        };
-        let mut take = |key: &str| match own.get_mut(key).map(Value::take) {
-            Some(Value::Array(list)) => list,
-            _ => Vec::new(),
-        };
-        let (own, beside) = (take("data"), take("models"));
-        let mut out = Vec::new();
-        for (nth, mut model) in listed.into_iter().enumerate() {
-            // Lists often leave out what the server says of a single model.
-            if nth < ASKED_ONE_BY_ONE
-                && (model.trained.is_none() || model.window.is_none())
-                && let Ok(loaded) = upstream.loaded(&model.id).await
-            {
-                model.trained = model.trained.or(loaded.trained);
-                model.window = model.window.or(loaded.window.filter(|_| !loaded.provisional));
-            }
-            let mut entry = own
-                .iter()
-                .find(|v| v.get("id").and_then(Value::as_str) == Some(&model.id))
-                .cloned()
-                .unwrap_or_else(|| json!({"id": model.id, "object": "model", "owned_by": upstream.name()}));
-            let usable = model.window.map(|w| w.saturating_sub(self.config.window.output_reserved.min(w / 4)));
-            entry["context_window"] = json!(usable);
-            entry["context_length"] = json!(model.trained);
-            entry["loaded_context"] = json!(model.window);
-            out.push(entry);
+async fn models_of(app: &App, upstream: &Upstream) -> Result<Listed, Error> {
+    let listed = upstream.models().await?;
+    // The server's own entries keep what else they say.
+    let own = upstream.pass(http::Method::GET, "/v1/models", &http::HeaderMap::new(), Bytes::new().into()).await;
+    let mut own: Value = match own {
+        Ok(reply) if reply.status.is_success() => {
+            let (bytes, _) = crate::proxy::turn::read_up_to(reply.body, 4 << 20).await?;
+            serde_json::from_slice(&bytes).unwrap_or_default()
         }
-        Ok(Listed { entries: out, beside })
+        _ => Value::Null,
+    };
+    let mut take = |key: &str| match own.get_mut(key).map(Value::take) {
+        Some(Value::Array(list)) => list,
+        _ => Vec::new(),
+    };
+    let (own, beside) = (take("data"), take("models"));
+    let mut out = Vec::new();
+    for (nth, mut model) in listed.into_iter().enumerate() {
+        // Lists often leave out what the server says of a single model.
+        if nth < ASKED_ONE_BY_ONE
+            && (model.trained.is_none() || model.window.is_none())
+            && let Ok(loaded) = upstream.loaded(&model.id).await
+        {
+            model.trained = model.trained.or(loaded.trained);
+            model.window = model.window.or(loaded.window.filter(|_| !loaded.provisional));
+        }
+        let mut entry = own
+            .iter()
+            .find(|v| v.get("id").and_then(Value::as_str) == Some(&model.id))
+            .cloned()
+            .unwrap_or_else(|| json!({"id": model.id, "object": "model", "owned_by": upstream.name()}));
+        let usable = model.window.map(|w| w.saturating_sub(app.config.window.output_reserved.min(w / 4)));
+        entry["context_window"] = json!(usable);
+        entry["context_length"] = json!(model.trained);
+        entry["loaded_context"] = json!(model.window);
+        out.push(entry);
     }
+    Ok(Listed { entries: out, beside })
 }
 
 /// The models of one server.

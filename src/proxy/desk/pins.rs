@@ -1,6 +1,11 @@
 //! Pins: texts and messages that a person wants the model to have through every fold and clear. Each is listed, priced and can be
 //! taken back.
 
+use crate::proxy::desk::compact::{ground, record_view};
+use crate::proxy::desk::price::{price_of, priced};
+use crate::proxy::desk::report::row;
+use crate::proxy::desk::steer::{fitting, note_steered};
+use crate::proxy::state::standing::{held, standing_of};
 use crate::proxy::state::steer::Steer;
 use crate::proxy::state::steer::When;
 use crate::proxy::turn::steering::absent;
@@ -43,270 +48,265 @@ pub enum Pinning {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unpinned(pub u64);
 
-impl App {
-    /// `GET /windowsill/conversations/{id}/pins`: what is pinned, by whom, and what it costs.
-    ///
-    /// # Errors
-    /// 404 for an unknown conversation.
-    pub async fn pins(self: &Arc<Self>, id: &str) -> Result<Value, Error> {
-        let (app, id) = (Arc::clone(self), id.to_owned());
-        let work = async move {
-            match app.ground(&id).await {
-                Ok(ground) => Ok(app.listed(&ground)),
-                // What is on record is readable without a server.
-                Err(e) if e.status() >= 500 => app.listed_without_server(&id).map_err(|_| e),
-                Err(e) => Err(e),
+/// `GET /windowsill/conversations/{id}/pins`: what is pinned, by whom, and what it costs.
+///
+/// # Errors
+/// 404 for an unknown conversation.
+pub async fn pins(app: &Arc<App>, id: &str) -> Result<Value, Error> {
+    let (owned, id) = (Arc::clone(app), id.to_owned());
+    let work = async move {
+        match ground(&owned, &id).await {
+            Ok(ground) => Ok(listed(&owned, &ground)),
+            // What is on record is readable without a server.
+            Err(e) if e.status() >= 500 => listed_without_server(&owned, &id).map_err(|_| e),
+            Err(e) => Err(e),
+        }
+    };
+    app.aside.run(aside::LARGE, work.boxed()).await?
+}
+
+/// What is pinned, as the record says it: sizes are estimates, and the window is that of the last request.
+fn listed_without_server(app: &App, id: &str) -> Result<Value, Error> {
+    let row = row(app, id)?;
+    let standing = standing_of(app, &row.id, None)?;
+    let view = view_of(&app.store, &row)?;
+    let folded = |at: usize| view.edits.iter().any(|e| matches!(e, Edit::Fold { .. }) && e.touches(at));
+    let said = |at: usize| {
+        let node = app.store.messages_between(&row.id, at, at.saturating_add(1)).ok()?.into_iter().next()?;
+        Some(spoken(&String::from_utf8_lossy(&node.raw)))
+    };
+    let mut sum: Tokens = 0;
+    let mut pins = Vec::new();
+    for pin in &standing.pins {
+        let (text, at) = match &pin.what {
+            What::Text(text) => (text.to_string(), None),
+            What::Message(at, _) => (said(*at).unwrap_or_default(), Some(*at)),
+        };
+        let tokens = tokens::estimate(&text);
+        sum = sum.saturating_add(tokens);
+        let stands = if at.is_some_and(|at| !folded(at)) { "history" } else { "brief" };
+        pins.push(
+            json!({"pin": pin.id, "by": by(pin), "rule": pin.rule, "message": at, "text": text, "tokens": tokens,
+            "stands": stands, "created_ms": pin.created_ms}),
+        );
+    }
+    let window = row.state["window"].as_u64().and_then(|n| Tokens::try_from(n).ok());
+    Ok(json!({
+        "conversation": row.id, "pins": pins, "tokens": sum, "window": window, "most": window.map(|w| w / ALL_PINS),
+        "most_each": window.map(|w| w / LARGEST_PIN), "paused": standing.paused, "waiting": standing.wishes,
+    }))
+}
+
+/// Pins a text or a message, or says what that would cost.
+///
+/// # Errors
+/// 404 for an unknown conversation or message; 400 for a pin that says nothing or takes too much of the window.
+pub async fn pin(app: &Arc<App>, id: &str, what: Pinning, when: When, dry_run: bool) -> Result<Value, Error> {
+    let (owned, id) = (Arc::clone(app), id.to_owned());
+    let work = async move {
+        let ground = ground(&owned, &id).await?;
+        let what = pinnable(&owned, &ground, what)?;
+        let id = ground.standing.numbered + 1;
+        let pin = Pinned { id, what: what.clone(), created_ms: now_ms(), rule: None };
+        let mut standing = Standing { numbered: id, ..Standing::clone(&ground.standing) };
+        standing.pins.push(pin);
+        if let (When::NextBreak, Some(at)) = (when, what.place(&ground.recorded.request.conversation.body)) {
+            let left = ground.recorded.old.edits.iter().any(|e| !matches!(e, Edit::Fold { .. }) && e.touches(at));
+            standing.wishes.extend(left.then_some(Steer::Restore(at)));
+        }
+        let mut told = restand(&owned, &ground, standing, "pin", when, dry_run).await?;
+        told["pin"] = json!(id);
+        Ok(told)
+    };
+    app.aside.run(aside::LARGE, work.boxed()).await?
+}
+
+/// Takes a pin back, or says what that would cost.
+///
+/// # Errors
+/// 404 for an unknown conversation or pin.
+pub async fn unpin(
+    app: &Arc<App>,
+    id: &str,
+    Unpinned(number): Unpinned,
+    when: When,
+    dry_run: bool,
+) -> Result<Value, Error> {
+    let (owned, id) = (Arc::clone(app), id.to_owned());
+    let work = async move {
+        let ground = ground(&owned, &id).await?;
+        let mut standing = Standing::clone(&ground.standing);
+        standing.pins.retain(|pin| pin.id != number);
+        if standing.pins.len() == ground.standing.pins.len() {
+            let message = format!("conversation {id} has no pin {number}");
+            return Err(Error::client(404, "not_found", message, "`windowsill pin ID` lists them"));
+        }
+        restand(&owned, &ground, standing, "unpin", when, dry_run).await
+    };
+    app.aside.run(aside::LARGE, work.boxed()).await?
+}
+
+/// Goes over to other pins: now, with a view that has them, or at the next break.
+async fn restand(
+    app: &App,
+    ground: &Ground,
+    standing: Standing,
+    action: &'static str,
+    when: When,
+    dry_run: bool,
+) -> Result<Value, Error> {
+    let started = Instant::now();
+    let id = &ground.recorded.row.id;
+    let view = match when {
+        When::Now => pinned_view(app, ground, &standing),
+        When::NextBreak => ground.recorded.old.clone(),
+    };
+    let changes = view.edits != ground.recorded.old.edits;
+    let price = if changes { price_of(app, ground, &view).await } else { Price::nothing(ground) };
+    fitting(app, ground, &price)?;
+    if !dry_run {
+        let kept = Some((id.clone(), text(&standing)));
+        let _turn = app.standing_turn.lock().await;
+        if *standing_of(app, id, None)? != *ground.standing {
+            let message = "somebody else changed this conversation at the same moment";
+            return Err(Error::client(409, "changed", message, "look again, and then try again"));
+        }
+        if changes {
+            let because = vec![why(ground, &price, action, format!("what is pinned changed: {action}"))];
+            let batch = Batch { standing: kept, ..Batch::default() };
+            let asked = Asked { action, because, focus: None, started };
+            record_view(app, ground, &price, view, asked, batch).await?;
+        } else {
+            app.store.record(Batch { standing: kept, durable: true, ..Batch::default() }).await?;
+        }
+        note_steered(app, id, action, when);
+    }
+    Ok(priced(app, ground, &price, when, dry_run))
+}
+
+/// The view with what is pinned in it: texts in front of the brief, messages where they stand in the history.
+fn pinned_view(app: &App, ground: &Ground, standing: &Standing) -> View {
+    let conversation = &ground.recorded.request.conversation;
+    let held = held(app, &ground.key, standing, &ground.resolved.pins, &conversation.body, ground.facts.window);
+    let mut view = ground.recorded.old.clone();
+    for at in &held.messages {
+        view.edits.retain(|edit| matches!(edit, Edit::Fold { .. }) || !edit.touches(*at));
+    }
+    let units = step::units(&conversation.body);
+    let whole = |at: &usize| units.iter().find(|unit| (unit.start..unit.end).contains(at)).copied();
+    let mut has_fold = false;
+    for edit in &mut view.edits {
+        let Edit::Fold { from, to, keep, brief, .. } = edit else { continue };
+        has_fold = true;
+        let back = held.messages.iter().filter(|at| (*from..*to).contains(*at)).filter_map(whole);
+        keep.extend(back.flat_map(|unit| unit.start..unit.end).filter(|at| (*from..*to).contains(at)));
+        keep.sort_unstable();
+        keep.dedup();
+        let block = pinned::block(&held.texts, &|at| !(*from..*to).contains(&at) || keep.contains(&at));
+        // Words of the user that are pinned no more stand where the user's words do.
+        let mut words = brief::said_by(pinned::texts(brief), &conversation.body, *from..*to);
+        let mut said = pinned::texts(&block);
+        words.retain(|text| !said.contains(text));
+        said.extend(brief::said_in(&conversation.body, keep));
+        let told = brief::without_words(&brief::with_words(pinned::without(brief), &words), &said);
+        *brief = Arc::from(pinned::with(&told, &block));
+    }
+    let block = pinned::block(&held.texts, &|_| true);
+    if !has_fold && !block.is_empty() {
+        let at = plan::anchor(conversation, &ground.facts, &ground.resolved.policy);
+        let (keep, unread) = (Vec::new(), Vec::new());
+        view.edits.insert(0, Edit::Fold { from: at, to: at, keep, brief: Arc::from(block), unread, read: Some(at) });
+    }
+    view.edits.retain(|edit| !matches!(edit, Edit::Fold { from, to, brief, .. } if from == to && brief.is_empty()));
+    view
+}
+
+/// What may be pinned; refused with numbers where it takes too much.
+fn pinnable(app: &App, ground: &Ground, what: Pinning) -> Result<What, Error> {
+    let window = ground.facts.window;
+    let body = &ground.recorded.request.conversation.body;
+    let (what, tokens) = match what {
+        Pinning::Text(text) => {
+            let text = text.trim();
+            if text.is_empty() {
+                return Err(bad("an empty text cannot be pinned".into(), "send what the model should always have"));
             }
-        };
-        self.aside.run(aside::LARGE, work.boxed()).await?
+            (What::Text(Arc::from(text)), app.measure.count(&ground.key, text))
+        }
+        Pinning::Message(at) => {
+            let message = body.get(at).ok_or_else(|| absent(at, body.len()))?;
+            (What::Message(at, message.digest), ground.facts.costs.get(at).map_or(0, plan::Cost::total))
+        }
+    };
+    if ground.standing.pins.iter().any(|pin| pin.what == what) {
+        return Err(Error::client(409, "nothing_to_do", "it is pinned already", ""));
     }
+    if ground.standing.pins.len() >= MOST {
+        return Err(bad(format!("{MOST} things are pinned already, which is the most"), "take one back first"));
+    }
+    if tokens > window / LARGEST_PIN {
+        let most = window / LARGEST_PIN;
+        let message = format!(
+            "it has {tokens} tokens, and a pin may have {most}: a tenth of the window of {window}, or little room is left for work"
+        );
+        return Err(bad(message, "pin the sentence that matters, as a text"));
+    }
+    let held = weight(app, ground);
+    if held.saturating_add(tokens) > window / ALL_PINS {
+        let most = window / ALL_PINS;
+        let message = format!(
+            "{held} tokens are pinned already and this has {tokens}: all pins may have {most}, a quarter of the window of {window}"
+        );
+        return Err(bad(message, "take another one back first"));
+    }
+    Ok(what)
+}
 
-    /// What is pinned, as the record says it: sizes are estimates, and the window is that of the last request.
-    fn listed_without_server(&self, id: &str) -> Result<Value, Error> {
-        let row = self.row(id)?;
-        let standing = self.standing(&row.id, None)?;
-        let view = view_of(&self.store, &row)?;
-        let folded = |at: usize| view.edits.iter().any(|e| matches!(e, Edit::Fold { .. }) && e.touches(at));
-        let said = |at: usize| {
-            let node = self.store.messages_between(&row.id, at, at.saturating_add(1)).ok()?.into_iter().next()?;
-            Some(spoken(&String::from_utf8_lossy(&node.raw)))
-        };
-        let mut sum: Tokens = 0;
-        let mut pins = Vec::new();
-        for pin in &standing.pins {
-            let (text, at) = match &pin.what {
-                What::Text(text) => (text.to_string(), None),
-                What::Message(at, _) => (said(*at).unwrap_or_default(), Some(*at)),
-            };
-            let tokens = tokens::estimate(&text);
-            sum = sum.saturating_add(tokens);
-            let stands = if at.is_some_and(|at| !folded(at)) { "history" } else { "brief" };
-            pins.push(
-                json!({"pin": pin.id, "by": by(pin), "rule": pin.rule, "message": at, "text": text, "tokens": tokens,
-                "stands": stands, "created_ms": pin.created_ms}),
-            );
-        }
-        let window = row.state["window"].as_u64().and_then(|n| Tokens::try_from(n).ok());
-        Ok(json!({
-            "conversation": row.id, "pins": pins, "tokens": sum, "window": window, "most": window.map(|w| w / ALL_PINS),
-            "most_each": window.map(|w| w / LARGEST_PIN), "paused": standing.paused, "waiting": standing.wishes,
-        }))
-    }
+/// Tokens of all that is pinned.
+fn weight(_app: &App, ground: &Ground) -> Tokens {
+    let of = |at: &usize| ground.facts.costs.get(*at).map_or(0, plan::Cost::total);
+    ground.held.messages.iter().map(of).fold(ground.held.tokens, Tokens::saturating_add)
+}
 
-    /// Pins a text or a message, or says what that would cost.
-    ///
-    /// # Errors
-    /// 404 for an unknown conversation or message; 400 for a pin that says nothing or takes too much of the window.
-    pub async fn pin(self: &Arc<Self>, id: &str, what: Pinning, when: When, dry_run: bool) -> Result<Value, Error> {
-        let (app, id) = (Arc::clone(self), id.to_owned());
-        let work = async move {
-            let ground = app.ground(&id).await?;
-            let what = app.pinnable(&ground, what)?;
-            let id = ground.standing.numbered + 1;
-            let pin = Pinned { id, what: what.clone(), created_ms: now_ms(), rule: None };
-            let mut standing = Standing { numbered: id, ..Standing::clone(&ground.standing) };
-            standing.pins.push(pin);
-            if let (When::NextBreak, Some(at)) = (when, what.place(&ground.recorded.request.conversation.body)) {
-                let left = ground.recorded.old.edits.iter().any(|e| !matches!(e, Edit::Fold { .. }) && e.touches(at));
-                standing.wishes.extend(left.then_some(Steer::Restore(at)));
-            }
-            let mut told = app.restand(&ground, standing, "pin", when, dry_run).await?;
-            told["pin"] = json!(id);
-            Ok(told)
+fn listed(app: &App, ground: &Ground) -> Value {
+    let body = &ground.recorded.request.conversation.body;
+    let old = &ground.recorded.old;
+    let folded = |at: usize| old.edits.iter().any(|e| matches!(e, Edit::Fold { .. }) && e.touches(at));
+    let brief = old.edits.iter().find_map(|e| if let Edit::Fold { brief, .. } = e { Some(brief) } else { None });
+    let in_brief = |text: &str| {
+        let block = brief.map(|brief| &brief[..brief.len() - pinned::without(brief).len()]);
+        block.is_some_and(|block| block.contains(&text.replace('\n', "\n  ")))
+    };
+    let stands = |at: Option<usize>, text: &str| match at {
+        Some(at) if !folded(at) => "history",
+        _ if in_brief(text) => "brief",
+        _ => "waits",
+    };
+    let own = ground.standing.pins.iter().map(|pin| {
+        let place = pin.what.place(body);
+        let (text, at) = match &pin.what {
+            What::Text(text) => (text.as_ref(), ground.held.texts.iter().find(|p| p.text == *text).and_then(|p| p.at)),
+            What::Message(..) => (place.map_or("", |at| body[at].text.as_str()), place),
         };
-        self.aside.run(aside::LARGE, work.boxed()).await?
-    }
-
-    /// Takes a pin back, or says what that would cost.
-    ///
-    /// # Errors
-    /// 404 for an unknown conversation or pin.
-    pub async fn unpin(
-        self: &Arc<Self>,
-        id: &str,
-        Unpinned(number): Unpinned,
-        when: When,
-        dry_run: bool,
-    ) -> Result<Value, Error> {
-        let (app, id) = (Arc::clone(self), id.to_owned());
-        let work = async move {
-            let ground = app.ground(&id).await?;
-            let mut standing = Standing::clone(&ground.standing);
-            standing.pins.retain(|pin| pin.id != number);
-            if standing.pins.len() == ground.standing.pins.len() {
-                let message = format!("conversation {id} has no pin {number}");
-                return Err(Error::client(404, "not_found", message, "`windowsill pin ID` lists them"));
-            }
-            app.restand(&ground, standing, "unpin", when, dry_run).await
+        let tokens = match place {
+            Some(at) => ground.facts.costs.get(at).map_or(0, plan::Cost::total),
+            None => app.measure.count(&ground.key, text),
         };
-        self.aside.run(aside::LARGE, work.boxed()).await?
-    }
-
-    /// Goes over to other pins: now, with a view that has them, or at the next break.
-    async fn restand(
-        &self,
-        ground: &Ground,
-        standing: Standing,
-        action: &'static str,
-        when: When,
-        dry_run: bool,
-    ) -> Result<Value, Error> {
-        let started = Instant::now();
-        let id = &ground.recorded.row.id;
-        let view = match when {
-            When::Now => self.pinned_view(ground, &standing),
-            When::NextBreak => ground.recorded.old.clone(),
-        };
-        let changes = view.edits != ground.recorded.old.edits;
-        let price = if changes { self.price_of(ground, &view).await } else { Price::nothing(ground) };
-        self.fitting(ground, &price)?;
-        if !dry_run {
-            let kept = Some((id.clone(), text(&standing)));
-            let _turn = self.standing_turn.lock().await;
-            if *self.standing(id, None)? != *ground.standing {
-                let message = "somebody else changed this conversation at the same moment";
-                return Err(Error::client(409, "changed", message, "look again, and then try again"));
-            }
-            if changes {
-                let because = vec![why(ground, &price, action, format!("what is pinned changed: {action}"))];
-                let batch = Batch { standing: kept, ..Batch::default() };
-                let asked = Asked { action, because, focus: None, started };
-                self.record_view(ground, &price, view, asked, batch).await?;
-            } else {
-                self.store.record(Batch { standing: kept, durable: true, ..Batch::default() }).await?;
-            }
-            self.note_steered(id, action, when);
-        }
-        Ok(self.priced(ground, &price, when, dry_run))
-    }
-
-    /// The view with what is pinned in it: texts in front of the brief, messages where they stand in the history.
-    fn pinned_view(&self, ground: &Ground, standing: &Standing) -> View {
-        let conversation = &ground.recorded.request.conversation;
-        let held = self.held(&ground.key, standing, &ground.resolved.pins, &conversation.body, ground.facts.window);
-        let mut view = ground.recorded.old.clone();
-        for at in &held.messages {
-            view.edits.retain(|edit| matches!(edit, Edit::Fold { .. }) || !edit.touches(*at));
-        }
-        let units = step::units(&conversation.body);
-        let whole = |at: &usize| units.iter().find(|unit| (unit.start..unit.end).contains(at)).copied();
-        let mut has_fold = false;
-        for edit in &mut view.edits {
-            let Edit::Fold { from, to, keep, brief, .. } = edit else { continue };
-            has_fold = true;
-            let back = held.messages.iter().filter(|at| (*from..*to).contains(*at)).filter_map(whole);
-            keep.extend(back.flat_map(|unit| unit.start..unit.end).filter(|at| (*from..*to).contains(at)));
-            keep.sort_unstable();
-            keep.dedup();
-            let block = pinned::block(&held.texts, &|at| !(*from..*to).contains(&at) || keep.contains(&at));
-            // Words of the user that are pinned no more stand where the user's words do.
-            let mut words = brief::said_by(pinned::texts(brief), &conversation.body, *from..*to);
-            let mut said = pinned::texts(&block);
-            words.retain(|text| !said.contains(text));
-            said.extend(brief::said_in(&conversation.body, keep));
-            let told = brief::without_words(&brief::with_words(pinned::without(brief), &words), &said);
-            *brief = Arc::from(pinned::with(&told, &block));
-        }
-        let block = pinned::block(&held.texts, &|_| true);
-        if !has_fold && !block.is_empty() {
-            let at = plan::anchor(conversation, &ground.facts, &ground.resolved.policy);
-            let (keep, unread) = (Vec::new(), Vec::new());
-            view.edits
-                .insert(0, Edit::Fold { from: at, to: at, keep, brief: Arc::from(block), unread, read: Some(at) });
-        }
-        view.edits.retain(|edit| !matches!(edit, Edit::Fold { from, to, brief, .. } if from == to && brief.is_empty()));
-        view
-    }
-
-    /// What may be pinned; refused with numbers where it takes too much.
-    fn pinnable(&self, ground: &Ground, what: Pinning) -> Result<What, Error> {
-        let window = ground.facts.window;
-        let body = &ground.recorded.request.conversation.body;
-        let (what, tokens) = match what {
-            Pinning::Text(text) => {
-                let text = text.trim();
-                if text.is_empty() {
-                    return Err(bad("an empty text cannot be pinned".into(), "send what the model should always have"));
-                }
-                (What::Text(Arc::from(text)), self.measure.count(&ground.key, text))
-            }
-            Pinning::Message(at) => {
-                let message = body.get(at).ok_or_else(|| absent(at, body.len()))?;
-                (What::Message(at, message.digest), ground.facts.costs.get(at).map_or(0, plan::Cost::total))
-            }
-        };
-        if ground.standing.pins.iter().any(|pin| pin.what == what) {
-            return Err(Error::client(409, "nothing_to_do", "it is pinned already", ""));
-        }
-        if ground.standing.pins.len() >= MOST {
-            return Err(bad(format!("{MOST} things are pinned already, which is the most"), "take one back first"));
-        }
-        if tokens > window / LARGEST_PIN {
-            let most = window / LARGEST_PIN;
-            let message = format!(
-                "it has {tokens} tokens, and a pin may have {most}: a tenth of the window of {window}, or little room is left for work"
-            );
-            return Err(bad(message, "pin the sentence that matters, as a text"));
-        }
-        let held = self.weight(ground);
-        if held.saturating_add(tokens) > window / ALL_PINS {
-            let most = window / ALL_PINS;
-            let message = format!(
-                "{held} tokens are pinned already and this has {tokens}: all pins may have {most}, a quarter of the window of {window}"
-            );
-            return Err(bad(message, "take another one back first"));
-        }
-        Ok(what)
-    }
-
-    /// Tokens of all that is pinned.
-    fn weight(&self, ground: &Ground) -> Tokens {
-        let of = |at: &usize| ground.facts.costs.get(*at).map_or(0, plan::Cost::total);
-        ground.held.messages.iter().map(of).fold(ground.held.tokens, Tokens::saturating_add)
-    }
-
-    fn listed(&self, ground: &Ground) -> Value {
-        let body = &ground.recorded.request.conversation.body;
-        let old = &ground.recorded.old;
-        let folded = |at: usize| old.edits.iter().any(|e| matches!(e, Edit::Fold { .. }) && e.touches(at));
-        let brief = old.edits.iter().find_map(|e| if let Edit::Fold { brief, .. } = e { Some(brief) } else { None });
-        let in_brief = |text: &str| {
-            let block = brief.map(|brief| &brief[..brief.len() - pinned::without(brief).len()]);
-            block.is_some_and(|block| block.contains(&text.replace('\n', "\n  ")))
-        };
-        let stands = |at: Option<usize>, text: &str| match at {
-            Some(at) if !folded(at) => "history",
-            _ if in_brief(text) => "brief",
-            _ => "waits",
-        };
-        let own = ground.standing.pins.iter().map(|pin| {
-            let place = pin.what.place(body);
-            let (text, at) = match &pin.what {
-                What::Text(text) => {
-                    (text.as_ref(), ground.held.texts.iter().find(|p| p.text == *text).and_then(|p| p.at))
-                }
-                What::Message(..) => (place.map_or("", |at| body[at].text.as_str()), place),
-            };
-            let tokens = match place {
-                Some(at) => ground.facts.costs.get(at).map_or(0, plan::Cost::total),
-                None => self.measure.count(&ground.key, text),
-            };
-            json!({"pin": pin.id, "by": by(pin), "rule": pin.rule, "message": place, "text": text, "tokens": tokens,
-                "stands": stands(at, text), "created_ms": pin.created_ms})
-        });
-        let by_pattern = matched(body, &ground.resolved.pins).into_iter().map(|found| {
-            let pattern = &ground.resolved.pins[found.pattern];
-            json!({"pin": Value::Null, "by": pattern.source, "match": pattern.text(), "message": found.at,
-                "text": found.line, "tokens": self.measure.count(&ground.key, &found.line),
-                "stands": stands(Some(found.at), &found.line)})
-        });
-        json!({
-            "conversation": ground.recorded.row.id, "pins": own.chain(by_pattern).collect::<Vec<_>>(),
-            "tokens": self.weight(ground), "window": ground.facts.window, "most": ground.facts.window / ALL_PINS,
-            "most_each": ground.facts.window / LARGEST_PIN, "paused": ground.standing.paused,
-            "waiting": ground.standing.wishes,
-        })
-    }
+        json!({"pin": pin.id, "by": by(pin), "rule": pin.rule, "message": place, "text": text, "tokens": tokens,
+            "stands": stands(at, text), "created_ms": pin.created_ms})
+    });
+    let by_pattern = matched(body, &ground.resolved.pins).into_iter().map(|found| {
+        let pattern = &ground.resolved.pins[found.pattern];
+        json!({"pin": Value::Null, "by": pattern.source, "match": pattern.text(), "message": found.at,
+            "text": found.line, "tokens": app.measure.count(&ground.key, &found.line),
+            "stands": stands(Some(found.at), &found.line)})
+    });
+    json!({
+        "conversation": ground.recorded.row.id, "pins": own.chain(by_pattern).collect::<Vec<_>>(),
+        "tokens": weight(app, ground), "window": ground.facts.window, "most": ground.facts.window / ALL_PINS,
+        "most_each": ground.facts.window / LARGEST_PIN, "paused": ground.standing.paused,
+        "waiting": ground.standing.wishes,
+    })
 }
 
 /// Who pinned it.

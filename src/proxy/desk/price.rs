@@ -1,6 +1,8 @@
 //! What a change of a view costs, said before it is made: the tokens that the server evaluates again with the next request. The
 //! prompt that request will have is made here as it will be made there, and compared with the one that the server holds.
 
+use crate::proxy::desk::sight::measured_speed;
+use crate::proxy::desk::steer::regions_with;
 use crate::proxy::state::steer::When;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -117,131 +119,128 @@ impl Price {
     }
 }
 
-impl App {
-    /// What it costs to have this view with the next request.
-    pub(in crate::proxy) async fn price_of(&self, ground: &Ground, view: &View) -> Price {
-        let old = prompt(ground, &ground.recorded.old);
-        let next = prompt(ground, view);
-        // The server holds what was sent last; what was changed since then cost nothing yet.
-        let sent = self.lives.with(&ground.recorded.row.id, |live| live.sent_view.clone());
-        let held = match &sent {
-            Some(sent) if *sent != ground.recorded.old => prompt(ground, sent),
-            _ => prompt(ground, &ground.recorded.old),
-        };
-        let sizes = (self.sized(ground, &old.body).await, self.sized(ground, &next.body).await);
-        let (Some(before), Some(after)) = sizes else {
-            return self.estimated_price(ground, view, (&held, &old, &next));
-        };
-        let shared =
-            self.shared(ground, &held, &next).await.unwrap_or_else(|| estimate(&next.out[..same(&held, &next)]));
-        let again = after.saturating_sub(shared);
-        // A price goes on from what the gauge says. Without the head, only the difference is known anyway.
-        let follows = !ground.has_head || ground.gauge_is_of_the_record();
-        let outside = if follows { i64::from(ground.gauge()) - i64::from(before) } else { 0 };
-        let shift = |n: Tokens| Tokens::try_from((i64::from(n) + outside).max(0)).unwrap_or(Tokens::MAX);
-        let counted = ground.has_head || ground.is_counted();
-        Price { before: shift(before), after: shift(after), again, counted }
-    }
+/// What it costs to have this view with the next request.
+pub(in crate::proxy) async fn price_of(app: &App, ground: &Ground, view: &View) -> Price {
+    let old = prompt(ground, &ground.recorded.old);
+    let next = prompt(ground, view);
+    // The server holds what was sent last; what was changed since then cost nothing yet.
+    let sent = app.lives.with(&ground.recorded.row.id, |live| live.sent_view.clone());
+    let held = match &sent {
+        Some(sent) if *sent != ground.recorded.old => prompt(ground, sent),
+        _ => prompt(ground, &ground.recorded.old),
+    };
+    let sizes = (sized(app, ground, &old.body).await, sized(app, ground, &next.body).await);
+    let (Some(before), Some(after)) = sizes else {
+        return estimated_price(app, ground, view, (&held, &old, &next));
+    };
+    let shared = shared(app, ground, &held, &next).await.unwrap_or_else(|| estimate(&next.out[..same(&held, &next)]));
+    let again = after.saturating_sub(shared);
+    // A price goes on from what the gauge says. Without the head, only the difference is known anyway.
+    let follows = !ground.has_head || ground.gauge_is_of_the_record();
+    let outside = if follows { i64::from(ground.gauge()) - i64::from(before) } else { 0 };
+    let shift = |n: Tokens| Tokens::try_from((i64::from(n) + outside).max(0)).unwrap_or(Tokens::MAX);
+    let counted = ground.has_head || ground.is_counted();
+    Price { before: shift(before), after: shift(after), again, counted }
+}
 
-    /// A price where nobody can count: by what the plan's facts say of both views.
-    fn estimated_price(&self, ground: &Ground, view: &View, (held, old, next): (&Prompt, &Prompt, &Prompt)) -> Price {
-        let planned = |view: &View| i64::from(self.regions_with(ground, view).prompt());
-        let tool = |prompt: &Prompt| i64::from(if prompt.tools { self.tool_of_ours(ground) } else { 0 });
-        let before = ground.gauge();
-        let more = planned(view) - planned(&ground.recorded.old) + tool(next) - tool(old);
-        let after = Tokens::try_from((i64::from(before) + more).max(0)).unwrap_or(Tokens::MAX);
-        let shared = same(held, next);
-        let messages = after.saturating_sub(ground.fixed());
-        let again = match held.tools == next.tools {
-            true => {
-                let share = f64::from(estimate(&next.out[shared..])) / f64::from(estimate(&next.out).max(1));
-                super::compact::scaled(messages, share)
-            }
-            false => after,
-        };
-        Price { before, after, again, counted: false }
-    }
+/// A price where nobody can count: by what the plan's facts say of both views.
+fn estimated_price(app: &App, ground: &Ground, view: &View, (held, old, next): (&Prompt, &Prompt, &Prompt)) -> Price {
+    let planned = |view: &View| i64::from(regions_with(app, ground, view).prompt());
+    let tool = |prompt: &Prompt| i64::from(if prompt.tools { tool_of_ours(app, ground) } else { 0 });
+    let before = ground.gauge();
+    let more = planned(view) - planned(&ground.recorded.old) + tool(next) - tool(old);
+    let after = Tokens::try_from((i64::from(before) + more).max(0)).unwrap_or(Tokens::MAX);
+    let shared = same(held, next);
+    let messages = after.saturating_sub(ground.fixed());
+    let again = match held.tools == next.tools {
+        true => {
+            let share = f64::from(estimate(&next.out[shared..])) / f64::from(estimate(&next.out).max(1));
+            super::compact::scaled(messages, share)
+        }
+        false => after,
+    };
+    Price { before, after, again, counted: false }
+}
 
-    /// Tokens of the tool that reads back what left the prompt.
-    fn tool_of_ours(&self, ground: &Ground) -> Tokens {
-        let definition = crate::recall::definition(ground.resolved.digest_model.is_some());
-        self.measure.text(&ground.key, ground.own.as_deref(), &definition)
-    }
+/// Tokens of the tool that reads back what left the prompt.
+fn tool_of_ours(app: &App, ground: &Ground) -> Tokens {
+    let definition = crate::recall::definition(ground.resolved.digest_model.is_some());
+    app.measure.text(&ground.key, ground.own.as_deref(), &definition)
+}
 
-    /// What the gauge says of a conversation under another view, at this price.
-    pub(in crate::proxy) fn gauge_at(&self, ground: &Ground, view: &View, price: &Price) -> Gauge {
-        let tools = prompt(ground, view).tools;
-        let asks = ground.resolved.digest_model.is_some();
-        let own = ground.own.as_deref();
-        let marks = Marks::of(&self.measure, (&ground.key, own), &ground.recorded.request, view, (tools, asks));
-        let mut kept = marks.kept(&self.measure);
-        if !ground.has_head {
-            // Nobody has the bytes: they cost what they did.
-            let last = ground.last_regions();
-            (kept.system, kept.tools) = (Some(last.system), Some(last.tools));
-        }
-        let regions = self.regions_with(ground, view).settled(kept, price.after);
-        if ground.has_head {
-            marks.note(&self.measure, &regions);
-        }
-        let sureness = if price.counted { Sureness::Counted } else { Sureness::Estimated };
-        let mut counts = self.measure.firsts.kept(&marks.all());
-        counts.extend(ground.counts());
-        Gauge { regions, source: sureness.as_str(), counts }
+/// What the gauge says of a conversation under another view, at this price.
+pub(in crate::proxy) fn gauge_at(app: &App, ground: &Ground, view: &View, price: &Price) -> Gauge {
+    let tools = prompt(ground, view).tools;
+    let asks = ground.resolved.digest_model.is_some();
+    let own = ground.own.as_deref();
+    let marks = Marks::of(&app.measure, (&ground.key, own), &ground.recorded.request, view, (tools, asks));
+    let mut kept = marks.kept(&app.measure);
+    if !ground.has_head {
+        // Nobody has the bytes: they cost what they did.
+        let last = ground.last_regions();
+        (kept.system, kept.tools) = (Some(last.system), Some(last.tools));
     }
+    let regions = regions_with(app, ground, view).settled(kept, price.after);
+    if ground.has_head {
+        marks.note(&app.measure, &regions);
+    }
+    let sureness = if price.counted { Sureness::Counted } else { Sureness::Estimated };
+    let mut counts = app.measure.firsts.kept(&marks.all());
+    counts.extend(ground.counts());
+    Gauge { regions, source: sureness.as_str(), counts }
+}
 
-    /// The size of a prompt, where it can be counted.
-    async fn sized(&self, ground: &Ground, body: &Bytes) -> Option<Tokens> {
-        if let Some(own) = &ground.own {
-            let media = count::media(&ground.recorded.request.conversation);
-            if let Some(exact) = own.total(&ground.upstream, body, media).await {
-                return Some(exact.tokens);
-            }
+/// The size of a prompt, where it can be counted.
+async fn sized(_app: &App, ground: &Ground, body: &Bytes) -> Option<Tokens> {
+    if let Some(own) = &ground.own {
+        let media = count::media(&ground.recorded.request.conversation);
+        if let Some(exact) = own.total(&ground.upstream, body, media).await {
+            return Some(exact.tokens);
         }
-        if !ground.upstream.can_count() {
-            return None;
-        }
-        ground.upstream.count(body).await.ok()
     }
+    if !ground.upstream.can_count() {
+        return None;
+    }
+    ground.upstream.count(body).await.ok()
+}
 
-    /// Tokens that two prompts begin with.
-    async fn shared(&self, ground: &Ground, held: &Prompt, next: &Prompt) -> Option<Tokens> {
-        if let Some(own) = &ground.own {
-            return own.shared(&held.body, &next.body).await;
-        }
-        if held.tools != next.tools {
-            // Tools stand in front of everything, in most templates.
-            return Some(0);
-        }
-        let messages: Vec<Bytes> = next.out[..same(held, next)].iter().map(|out| out.bytes.clone()).collect();
-        if messages.is_empty() {
-            return Some(0);
-        }
-        let body = openai_chat::write(&request(ground, next.tools), &messages, &[]);
-        ground.upstream.count(&body).await.ok()
+/// Tokens that two prompts begin with.
+async fn shared(_app: &App, ground: &Ground, held: &Prompt, next: &Prompt) -> Option<Tokens> {
+    if let Some(own) = &ground.own {
+        return own.shared(&held.body, &next.body).await;
     }
+    if held.tools != next.tools {
+        // Tools stand in front of everything, in most templates.
+        return Some(0);
+    }
+    let messages: Vec<Bytes> = next.out[..same(held, next)].iter().map(|out| out.bytes.clone()).collect();
+    if messages.is_empty() {
+        return Some(0);
+    }
+    let body = openai_chat::write(&request(ground, next.tools), &messages, &[]);
+    ground.upstream.count(&body).await.ok()
+}
 
-    /// A price as it is told.
-    pub(in crate::proxy) fn priced(&self, ground: &Ground, price: &Price, when: When, dry_run: bool) -> Value {
-        let speed = self.measured_speed(&ground.recorded.row.id);
-        let lines = Lines::of(&ground.facts, &ground.resolved.policy);
-        let line = lines.fold_at;
-        let mut out = json!({
-            "conversation": ground.recorded.row.id, "dry_run": dry_run, "when": when, "before": price.before,
-            "after": price.after, "evaluated_again": price.again, "counted": price.counted, "limit": lines.limit,
-            "tokens_per_second": speed, "seconds": speed.map(|s| f64::from(price.again) / s), "brief_reads": Value::Null,
-        });
-        if price.after > line && price.after > price.before {
-            out["note"] = json!(format!(
-                "{} tokens are {} more than the {} from which the prompt is rewritten: the next request does that again, unless \
-                 rewriting is stopped",
-                grouped(price.after),
-                grouped(price.after - line),
-                grouped(line)
-            ));
-        }
-        out
+/// A price as it is told.
+pub(in crate::proxy) fn priced(app: &App, ground: &Ground, price: &Price, when: When, dry_run: bool) -> Value {
+    let speed = measured_speed(app, &ground.recorded.row.id);
+    let lines = Lines::of(&ground.facts, &ground.resolved.policy);
+    let line = lines.fold_at;
+    let mut out = json!({
+        "conversation": ground.recorded.row.id, "dry_run": dry_run, "when": when, "before": price.before,
+        "after": price.after, "evaluated_again": price.again, "counted": price.counted, "limit": lines.limit,
+        "tokens_per_second": speed, "seconds": speed.map(|s| f64::from(price.again) / s), "brief_reads": Value::Null,
+    });
+    if price.after > line && price.after > price.before {
+        out["note"] = json!(format!(
+            "{} tokens are {} more than the {} from which the prompt is rewritten: the next request does that again, unless \
+             rewriting is stopped",
+            grouped(price.after),
+            grouped(price.after - line),
+            grouped(line)
+        ));
     }
+    out
 }
 
 /// The request of a recorded conversation, with the tool that reads back what left its prompt or without it.

@@ -13,14 +13,12 @@ use crate::store::{EventFilter, EventRow, Store};
 /// Events that are read at once.
 const PAGE: usize = 5_000;
 
-impl App {
-    /// `GET /windowsill/report?since=…`: of what happened since that time (Unix milliseconds).
-    ///
-    /// # Errors
-    /// When the record cannot be read.
-    pub fn report(&self, since_ms: i64) -> Result<Value, Error> {
-        report(&self.store, since_ms, &self.config.ceiling)
-    }
+/// `GET /windowsill/report?since=…`: of what happened since that time (Unix milliseconds).
+///
+/// # Errors
+/// When the record cannot be read.
+pub fn report(app: &App, since_ms: i64) -> Result<Value, Error> {
+    reported(&app.store, since_ms, &app.config.ceiling)
 }
 
 impl Record {
@@ -29,11 +27,11 @@ impl Record {
     /// # Errors
     /// When the record cannot be read.
     pub fn report(&self, since_ms: i64, ceiling: &Ceiling) -> Result<Value, Error> {
-        report(&self.store, since_ms, ceiling)
+        reported(&self.store, since_ms, ceiling)
     }
 }
 
-fn report(store: &Store, since_ms: i64, ceiling: &Ceiling) -> Result<Value, Error> {
+fn reported(store: &Store, since_ms: i64, ceiling: &Ceiling) -> Result<Value, Error> {
     let (mut from, mut sums) = (0, Sums::default());
     loop {
         let events = store.events_of(from, PAGE, &EventFilter::default())?;

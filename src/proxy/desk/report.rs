@@ -1,6 +1,8 @@
 //! What people and tools may look at: conversations, views, events, records, windows; and the dry run of a request.
 
+use crate::proxy::servers::upstream_of;
 use crate::proxy::state::gauge::regions;
+use crate::proxy::turn::prepare::prepare;
 use crate::proxy::turn::prepared::Prepared;
 use std::sync::Arc;
 
@@ -21,134 +23,132 @@ use crate::store::{ConversationRow, Store};
 use crate::upstream::{KindHint, Upstream, client};
 use crate::wire::openai_chat;
 
-impl App {
-    /// `GET /windowsill/conversations`.
-    ///
-    /// # Errors
-    /// When the record cannot be read.
-    pub fn conversations(&self, limit: usize) -> Result<Value, Error> {
-        let rows = self.store.conversations(limit)?;
-        let judged = |row: &ConversationRow| {
-            let mut out = row_json(row);
-            out["severity"] = json!(sight::severity(row, &self.config.gauge).map(Severity::as_str));
-            out
-        };
-        Ok(json!({"conversations": rows.iter().map(judged).collect::<Vec<_>>()}))
-    }
+/// `GET /windowsill/conversations`.
+///
+/// # Errors
+/// When the record cannot be read.
+pub fn conversations(app: &App, limit: usize) -> Result<Value, Error> {
+    let rows = app.store.conversations(limit)?;
+    let judged = |row: &ConversationRow| {
+        let mut out = row_json(row);
+        out["severity"] = json!(sight::severity(row, &app.config.gauge).map(Severity::as_str));
+        out
+    };
+    Ok(json!({"conversations": rows.iter().map(judged).collect::<Vec<_>>()}))
+}
 
-    /// `GET /windowsill/conversations/{id}`.
-    ///
-    /// # Errors
-    /// 404 for an unknown one.
-    pub fn conversation(&self, id: &str) -> Result<Value, Error> {
-        let row = self.row(id)?;
-        record::context(&self.store, &row)
-    }
+/// `GET /windowsill/conversations/{id}`.
+///
+/// # Errors
+/// 404 for an unknown one.
+pub fn conversation(app: &App, id: &str) -> Result<Value, Error> {
+    let row = row(app, id)?;
+    record::context(&app.store, &row)
+}
 
-    /// `GET /windowsill/conversations/{id}/view`: the messages as last forwarded, leading system messages aside (they are
-    /// outside the record).
-    ///
-    /// # Errors
-    /// 404 for an unknown one.
-    pub fn view(&self, id: &str) -> Result<Value, Error> {
-        let row = self.row(id)?;
-        view_of(&self.store, &row).map_err(Error::from)
-    }
+/// `GET /windowsill/conversations/{id}/view`: the messages as last forwarded, leading system messages aside (they are
+/// outside the record).
+///
+/// # Errors
+/// 404 for an unknown one.
+pub fn view(app: &App, id: &str) -> Result<Value, Error> {
+    let row = row(app, id)?;
+    view_of(&app.store, &row).map_err(Error::from)
+}
 
-    pub(in crate::proxy) fn row(&self, id: &str) -> Result<ConversationRow, Error> {
-        record::row(&self.store, id, "GET /windowsill/conversations lists them")
-    }
+pub(in crate::proxy) fn row(app: &App, id: &str) -> Result<ConversationRow, Error> {
+    record::row(&app.store, id, "GET /windowsill/conversations lists them")
+}
 
-    /// `GET /windowsill/records/{id}`: an original, or a message as `CONVERSATION:MESSAGE`, exactly as it came; of one
-    /// conversation (and what it forked from) or of any.
-    ///
-    /// # Errors
-    /// 404 for an unknown one.
-    pub fn record(&self, id: &str, conversation: Option<&str>) -> Result<Text, Error> {
-        let scope = conversation.map(|c| self.row(c)).transpose()?.map(|row| row.id);
-        record::whole(&self.store, id, scope.as_deref())?.ok_or_else(|| record::unknown(id))
-    }
+/// `GET /windowsill/records/{id}`: an original, or a message as `CONVERSATION:MESSAGE`, exactly as it came; of one
+/// conversation (and what it forked from) or of any.
+///
+/// # Errors
+/// 404 for an unknown one.
+pub fn record(app: &App, id: &str, conversation: Option<&str>) -> Result<Text, Error> {
+    let scope = conversation.map(|c| row(app, c)).transpose()?.map(|row| row.id);
+    record::whole(&app.store, id, scope.as_deref())?.ok_or_else(|| record::unknown(id))
+}
 
-    /// Whether an upstream answers and the record can be written.
-    ///
-    /// # Errors
-    /// What is missing, and how to mend it.
-    pub async fn ready(&self) -> Result<(), Error> {
-        if let Err(e) = self.store.writable().await {
-            let message = format!("the record cannot be written: {e}");
-            return Err(Error::client(503, "record_unwritable", message, e.hint()));
+/// Whether an upstream answers and the record can be written.
+///
+/// # Errors
+/// What is missing, and how to mend it.
+pub async fn ready(app: &App) -> Result<(), Error> {
+    if let Err(e) = app.store.writable().await {
+        let message = format!("the record cannot be written: {e}");
+        return Err(Error::client(503, "record_unwritable", message, e.hint()));
+    }
+    for upstream in &app.upstreams {
+        if upstream.alive().await.is_ok() {
+            return Ok(());
         }
-        for upstream in &self.upstreams {
-            if upstream.alive().await.is_ok() {
-                return Ok(());
-            }
-        }
-        let hint = "start one, or name it with --upstream URL";
-        Err(Error::client(503, "not_ready", "no inference server answers yet", hint))
     }
+    let hint = "start one, or name it with --upstream URL";
+    Err(Error::client(503, "not_ready", "no inference server answers yet", hint))
+}
 
-    /// `GET /metrics`, in Prometheus' text format.
-    pub fn metrics_text(&self) -> String {
-        self.metrics.record(self.store.trouble().is_none(), self.store.failures());
-        self.metrics.text()
-    }
+/// `GET /metrics`, in Prometheus' text format.
+pub fn metrics_text(app: &App) -> String {
+    app.metrics.record(app.store.trouble().is_none(), app.store.failures());
+    app.metrics.text()
+}
 
-    /// Dry run: what would be rewritten of a request, and why. Asks a server for the window and for counts where there is
-    /// one, and sends nothing else.
-    ///
-    /// # Errors
-    /// As the request itself would get.
-    pub async fn dry_run(self: &Arc<Self>, body: Bytes, model: Option<&str>) -> Result<Value, Error> {
-        let mut request = openai_chat::parse(&body)?;
-        if let Some(model) = model {
-            model.clone_into(&mut request.model);
-        }
-        let upstream = match model.map(std::path::Path::new).filter(|m| m.extension().is_some_and(|e| e == "gguf")) {
-            Some(file) => self.without_server(file)?,
-            None => self.upstream_of(&request.model).await?,
-        };
-        let prepared = self.prepare_without_models(&upstream, request).await?;
-        Ok(json!({
-            "model": prepared.request.model,
-            "window": prepared.window.tokens, "window_source": prepared.window.source,
-            "profile": prepared.policy.profile,
-            "action": prepared.action(), "because": prepared.because, "waits": prepared.waits,
-            "before": regions(&prepared.before), "after": regions(&prepared.after),
-            "prompt_tokens": prepared.tokens, "source": prepared.sureness.as_str(),
-            "edits": prepared.view.edits.iter().map(edit_json).collect::<Vec<_>>(),
-            "messages_forwarded": prepared.out.len(),
-        }))
+/// Dry run: what would be rewritten of a request, and why. Asks a server for the window and for counts where there is
+/// one, and sends nothing else.
+///
+/// # Errors
+/// As the request itself would get.
+pub async fn dry_run(app: &Arc<App>, body: Bytes, model: Option<&str>) -> Result<Value, Error> {
+    let mut request = openai_chat::parse(&body)?;
+    if let Some(model) = model {
+        model.clone_into(&mut request.model);
     }
+    let upstream = match model.map(std::path::Path::new).filter(|m| m.extension().is_some_and(|e| e == "gguf")) {
+        Some(file) => without_server(app, file)?,
+        None => upstream_of(app, &request.model).await?,
+    };
+    let prepared = prepare_without_models(app, &upstream, request).await?;
+    Ok(json!({
+        "model": prepared.request.model,
+        "window": prepared.window.tokens, "window_source": prepared.window.source,
+        "profile": prepared.policy.profile,
+        "action": prepared.action(), "because": prepared.because, "waits": prepared.waits,
+        "before": regions(&prepared.before), "after": regions(&prepared.after),
+        "prompt_tokens": prepared.tokens, "source": prepared.sureness.as_str(),
+        "edits": prepared.view.edits.iter().map(edit_json).collect::<Vec<_>>(),
+        "messages_forwarded": prepared.out.len(),
+    }))
+}
 
-    /// Prompt tokens of a request: the history as the client sent it, less what was taken out of it earlier.
-    pub(in crate::proxy) async fn counted(self: &Arc<Self>, request: openai_chat::Request) -> Result<Tokens, Error> {
-        let upstream = self.upstream_of(&request.model).await?;
-        let prepared = self.prepare_without_models(&upstream, request).await?;
-        // What is forwarded as it is was counted whole.
-        Ok(if prepared.actions.is_empty() { prepared.tokens } else { prepared.before.prompt() })
-    }
+/// Prompt tokens of a request: the history as the client sent it, less what was taken out of it earlier.
+pub(in crate::proxy) async fn counted(app: &Arc<App>, request: openai_chat::Request) -> Result<Tokens, Error> {
+    let upstream = upstream_of(app, &request.model).await?;
+    let prepared = prepare_without_models(app, &upstream, request).await?;
+    // What is forwarded as it is was counted whole.
+    Ok(if prepared.actions.is_empty() { prepared.tokens } else { prepared.before.prompt() })
+}
 
-    /// Counts with a model's own file; no server is there to ask.
-    fn without_server(&self, file: &std::path::Path) -> Result<Arc<Upstream>, Error> {
-        self.measure.counters.name(file).map_err(|e| {
-            Error::client(
-                400,
-                "model_file",
-                e.to_string(),
-                "name a GGUF file with a vocabulary, or a model that a server has",
-            )
-        })?;
-        // Port 9 discards what it gets, where anything listens there at all.
-        Ok(Arc::new(Upstream::new(client()?, "file".to_owned(), "http://127.0.0.1:9", KindHint::OpenAi)?))
-    }
+/// Counts with a model's own file; no server is there to ask.
+fn without_server(app: &App, file: &std::path::Path) -> Result<Arc<Upstream>, Error> {
+    app.measure.counters.name(file).map_err(|e| {
+        Error::client(
+            400,
+            "model_file",
+            e.to_string(),
+            "name a GGUF file with a vocabulary, or a model that a server has",
+        )
+    })?;
+    // Port 9 discards what it gets, where anything listens there at all.
+    Ok(Arc::new(Upstream::new(client()?, "file".to_owned(), "http://127.0.0.1:9", KindHint::OpenAi)?))
+}
 
-    async fn prepare_without_models(
-        self: &Arc<Self>,
-        upstream: &Arc<crate::upstream::Upstream>,
-        request: openai_chat::Request,
-    ) -> Result<Prepared, Error> {
-        self.prepare(upstream, request, &HeaderMap::new(), Attempt::DryRun).await
-    }
+async fn prepare_without_models(
+    app: &Arc<App>,
+    upstream: &Arc<crate::upstream::Upstream>,
+    request: openai_chat::Request,
+) -> Result<Prepared, Error> {
+    prepare(app, upstream, request, &HeaderMap::new(), Attempt::DryRun).await
 }
 
 pub(in crate::proxy) fn row_json(row: &ConversationRow) -> Value {

@@ -2,6 +2,7 @@
 //! them as pins, so they hold through every fold and can be taken back there. They are listed, changed and removed, and never go
 //! from one client to another.
 
+use crate::proxy::desk::compact::whole_row;
 use crate::proxy::state::scope::Scope;
 
 use serde_json::{Value, json};
@@ -17,91 +18,87 @@ const LONGEST: usize = 2_000;
 /// Rules of one project.
 const MOST: usize = 50;
 
-impl App {
-    /// `GET /windowsill/rules`: every rule, by number.
-    ///
-    /// # Errors
-    /// When the record cannot be read.
-    pub fn rules(&self) -> Result<Value, Error> {
-        let (all, _) = self.store.rules()?;
-        Ok(json!({"rules": all.iter().map(shown).collect::<Vec<_>>()}))
-    }
+/// `GET /windowsill/rules`: every rule, by number.
+///
+/// # Errors
+/// When the record cannot be read.
+pub fn rules(app: &App) -> Result<Value, Error> {
+    let (all, _) = app.store.rules()?;
+    Ok(json!({"rules": all.iter().map(shown).collect::<Vec<_>>()}))
+}
 
-    /// `POST /windowsill/rules`: a rule for new conversations of the client and project that a conversation is of.
-    ///
-    /// # Errors
-    /// 404 for an unknown conversation, 409 where it has no project that rules could be of, 400 for a text that is no rule.
-    pub async fn add_rule(&self, id: &str, text: &str) -> Result<Value, Error> {
-        let text = worded(text)?;
-        let row = self.whole_row(id).await?;
-        let scope = Scope::from_json(&row.state["scope"]).ok_or_else(no_project)?;
-        let _turn = self.standing_turn.lock().await;
-        let (all, highest) = self.store.rules()?;
-        let own: Vec<&Rule> = all.iter().filter(|rule| scope.has(rule)).collect();
-        if let Some(same) = own.iter().find(|rule| rule.text == text) {
-            return Err(Error::client(409, "nothing_to_do", format!("that is rule {} already", same.id), ""));
-        }
-        if own.len() >= MOST {
-            let message = format!("this project has {MOST} rules, which is the most");
-            return Err(Error::client(400, "bad_rule", message, "remove one first: `windowsill rules`"));
-        }
-        let (now_ms, Scope { client, project }) = (now_ms(), scope);
-        let conversation = row.id.clone();
-        let rule =
-            Rule { id: highest + 1, client, project, text, conversation, created_ms: now_ms, updated_ms: now_ms };
-        let told = shown(&rule);
-        self.change_rule(RuleChange::Put(rule), "added", Some(unchanged(&row, now_ms))).await?;
-        Ok(told)
+/// `POST /windowsill/rules`: a rule for new conversations of the client and project that a conversation is of.
+///
+/// # Errors
+/// 404 for an unknown conversation, 409 where it has no project that rules could be of, 400 for a text that is no rule.
+pub async fn add_rule(app: &App, id: &str, text: &str) -> Result<Value, Error> {
+    let text = worded(text)?;
+    let row = whole_row(app, id).await?;
+    let scope = Scope::from_json(&row.state["scope"]).ok_or_else(no_project)?;
+    let _turn = app.standing_turn.lock().await;
+    let (all, highest) = app.store.rules()?;
+    let own: Vec<&Rule> = all.iter().filter(|rule| scope.has(rule)).collect();
+    if let Some(same) = own.iter().find(|rule| rule.text == text) {
+        return Err(Error::client(409, "nothing_to_do", format!("that is rule {} already", same.id), ""));
     }
+    if own.len() >= MOST {
+        let message = format!("this project has {MOST} rules, which is the most");
+        return Err(Error::client(400, "bad_rule", message, "remove one first: `windowsill rules`"));
+    }
+    let (now_ms, Scope { client, project }) = (now_ms(), scope);
+    let conversation = row.id.clone();
+    let rule = Rule { id: highest + 1, client, project, text, conversation, created_ms: now_ms, updated_ms: now_ms };
+    let told = shown(&rule);
+    change_rule(app, RuleChange::Put(rule), "added", Some(unchanged(&row, now_ms))).await?;
+    Ok(told)
+}
 
-    /// `PUT /windowsill/rules/{n}`: other words for a rule. Conversations that have the old ones keep them.
-    ///
-    /// # Errors
-    /// 404 for an unknown rule, 400 for a text that is no rule.
-    pub async fn edit_rule(&self, number: i64, text: &str) -> Result<Value, Error> {
-        let text = worded(text)?;
-        let _turn = self.standing_turn.lock().await;
-        let rule = Rule { text, updated_ms: now_ms(), ..self.rule(number)? };
-        let told = shown(&rule);
-        self.change_rule(RuleChange::Put(rule), "edited", None).await?;
-        Ok(told)
-    }
+/// `PUT /windowsill/rules/{n}`: other words for a rule. Conversations that have the old ones keep them.
+///
+/// # Errors
+/// 404 for an unknown rule, 400 for a text that is no rule.
+pub async fn edit_rule(app: &App, number: i64, text: &str) -> Result<Value, Error> {
+    let text = worded(text)?;
+    let _turn = app.standing_turn.lock().await;
+    let rule = Rule { text, updated_ms: now_ms(), ..rule(app, number)? };
+    let told = shown(&rule);
+    change_rule(app, RuleChange::Put(rule), "edited", None).await?;
+    Ok(told)
+}
 
-    /// `DELETE /windowsill/rules/{n}`: new conversations no longer get it.
-    ///
-    /// # Errors
-    /// 404 for an unknown rule.
-    pub async fn remove_rule(&self, number: i64) -> Result<Value, Error> {
-        let _turn = self.standing_turn.lock().await;
-        let rule = self.rule(number)?;
-        self.change_rule(RuleChange::Remove(number), "removed", None).await?;
-        Ok(shown(&rule))
-    }
+/// `DELETE /windowsill/rules/{n}`: new conversations no longer get it.
+///
+/// # Errors
+/// 404 for an unknown rule.
+pub async fn remove_rule(app: &App, number: i64) -> Result<Value, Error> {
+    let _turn = app.standing_turn.lock().await;
+    let rule = rule(app, number)?;
+    change_rule(app, RuleChange::Remove(number), "removed", None).await?;
+    Ok(shown(&rule))
+}
 
-    fn rule(&self, number: i64) -> Result<Rule, Error> {
-        let (all, _) = self.store.rules()?;
-        all.into_iter().find(|rule| rule.id == number).ok_or_else(|| {
-            Error::client(404, "not_found", format!("there is no rule {number}"), "`windowsill rules` lists them")
-        })
-    }
+fn rule(app: &App, number: i64) -> Result<Rule, Error> {
+    let (all, _) = app.store.rules()?;
+    all.into_iter().find(|rule| rule.id == number).ok_or_else(|| {
+        Error::client(404, "not_found", format!("there is no rule {number}"), "`windowsill rules` lists them")
+    })
+}
 
-    async fn change_rule(
-        &self,
-        change: RuleChange,
-        action: &str,
-        of: Option<crate::store::ConversationUpdate>,
-    ) -> Result<(), Error> {
-        let number = match &change {
-            RuleChange::Put(rule) => rule.id,
-            RuleChange::Remove(number) => *number,
-        };
-        let conversation = of.as_ref().map(|update| update.id.clone());
-        let data = json!({"rule": number, "action": action});
-        let event = Event { now_ms: now_ms(), conversation, kind: "rule".into(), data };
-        let batch =
-            Batch { conversation: of, rule: Some(change), events: vec![event], durable: true, ..Batch::default() };
-        Ok(self.store.record(batch).await?)
-    }
+async fn change_rule(
+    app: &App,
+    change: RuleChange,
+    action: &str,
+    of: Option<crate::store::ConversationUpdate>,
+) -> Result<(), Error> {
+    let number = match &change {
+        RuleChange::Put(rule) => rule.id,
+        RuleChange::Remove(number) => *number,
+    };
+    let conversation = of.as_ref().map(|update| update.id.clone());
+    let data = json!({"rule": number, "action": action});
+    let event = Event { now_ms: now_ms(), conversation, kind: "rule".into(), data };
+    let batch = Batch { conversation: of, rule: Some(change), events: vec![event], durable: true, ..Batch::default() };
+    Ok(app.store.record(batch).await?)
 }
 
 fn shown(rule: &Rule) -> Value {

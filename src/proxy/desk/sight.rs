@@ -2,6 +2,7 @@
 //! would help. Worked out from the record, so that it says the same with and without a running proxy. Holds no message text
 //! but the first words of the largest messages.
 
+use crate::proxy::desk::report::row;
 use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
@@ -37,38 +38,36 @@ const OFTEN: f64 = 4.0;
 /// Requests before there is advice on what happens again and again.
 const SEEN: usize = 6;
 
-impl App {
-    /// `GET /windowsill/conversations/{id}/insight`.
-    ///
-    /// # Errors
-    /// 404 for an unknown one.
-    pub fn insight(&self, id: &str) -> Result<Value, Error> {
-        insight(&self.store, &self.row(id)?, &self.config)
-    }
+/// `GET /windowsill/conversations/{id}/insight`.
+///
+/// # Errors
+/// 404 for an unknown one.
+pub fn insight(app: &App, id: &str) -> Result<Value, Error> {
+    insight_in(&app.store, &row(app, id)?, &app.config)
+}
 
-    /// Tokens of a prompt that the server of a conversation evaluates in a second: as measured with that conversation, or
-    /// else with whatever was asked last.
-    pub(in crate::proxy) fn measured_speed(&self, id: &str) -> Option<f64> {
-        self.usages(id, speed)
-    }
+/// Tokens of a prompt that the server of a conversation evaluates in a second: as measured with that conversation, or
+/// else with whatever was asked last.
+pub(in crate::proxy) fn measured_speed(app: &App, id: &str) -> Option<f64> {
+    usages(app, id, speed)
+}
 
-    /// Seconds that a brief takes whose model reads so many tokens and may write so many: at the speeds that were measured
-    /// with this conversation, or else with whatever was asked last. `None` where nothing was measured.
-    pub(in crate::proxy) fn brief_seconds(&self, id: &str, reads: Tokens, most: Tokens) -> Option<f64> {
-        let reading = self.usages(id, speed)?;
-        let writing = self.usages(id, writing_speed)?;
-        let (new, written) = self.usages(id, briefs).unwrap_or((1.0, f64::from(most)));
-        Some(f64::from(reads) * new / reading + written.min(f64::from(most)) / writing)
-    }
+/// Seconds that a brief takes whose model reads so many tokens and may write so many: at the speeds that were measured
+/// with this conversation, or else with whatever was asked last. `None` where nothing was measured.
+pub(in crate::proxy) fn brief_seconds(app: &App, id: &str, reads: Tokens, most: Tokens) -> Option<f64> {
+    let reading = usages(app, id, speed)?;
+    let writing = usages(app, id, writing_speed)?;
+    let (new, written) = usages(app, id, briefs).unwrap_or((1.0, f64::from(most)));
+    Some(f64::from(reads) * new / reading + written.min(f64::from(most)) / writing)
+}
 
-    /// What the usages of a conversation tell, or else those of all conversations.
-    fn usages<T>(&self, id: &str, tell: impl Fn(&[EventRow]) -> Option<T>) -> Option<T> {
-        [Some(id.to_owned()), None].into_iter().find_map(|conversation| {
-            let of = EventFilter { conversation, kinds: vec!["model_usage".into()] };
-            let since = self.store.event_before(200, &of).ok()?;
-            tell(&self.store.events_of(since, 200, &of).ok()?)
-        })
-    }
+/// What the usages of a conversation tell, or else those of all conversations.
+fn usages<T>(app: &App, id: &str, tell: impl Fn(&[EventRow]) -> Option<T>) -> Option<T> {
+    [Some(id.to_owned()), None].into_iter().find_map(|conversation| {
+        let of = EventFilter { conversation, kinds: vec!["model_usage".into()] };
+        let since = app.store.event_before(200, &of).ok()?;
+        tell(&app.store.events_of(since, 200, &of).ok()?)
+    })
 }
 
 impl Record {
@@ -78,7 +77,7 @@ impl Record {
     /// 404 for an unknown one.
     pub fn insight(&self, id: &str, config: &Config) -> Result<Value, Error> {
         let row = record::row(&self.store, id, "`windowsill context` lists them")?;
-        insight(&self.store, &row, config)
+        insight_in(&self.store, &row, config)
     }
 }
 
@@ -93,7 +92,7 @@ fn guardrails(events: &[EventRow]) -> Value {
     lately.into()
 }
 
-fn insight(store: &Store, row: &ConversationRow, config: &Config) -> Result<Value, Error> {
+fn insight_in(store: &Store, row: &ConversationRow, config: &Config) -> Result<Value, Error> {
     let gauge = &config.gauge;
     let of = EventFilter { conversation: Some(row.id.clone()), kinds: Vec::new() };
     let events = store.events_of(store.event_before(EVENTS, &of)?, EVENTS, &of)?;

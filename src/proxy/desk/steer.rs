@@ -2,9 +2,13 @@
 //! last rewrite undone, a text or a message pinned. Each has a price, which is told before anything is done, and can wait until
 //! something is rewritten anyway. The originals stay as they are, whatever is asked.
 
+use crate::proxy::desk::compact::{ground, record_view, whole_row};
+use crate::proxy::desk::price::{price_of, priced};
+use crate::proxy::state::standing::{change_standing, standing_of};
 use crate::proxy::state::steer::Steer;
 use crate::proxy::state::steer::When;
 use crate::proxy::turn::steering::nothing;
+use crate::proxy::turn::steering::steered;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -22,145 +26,142 @@ use crate::store::{Batch, Event};
 /// Changes that may wait for one break.
 const WAITING: usize = 32;
 
-impl App {
-    /// Changes a conversation's view, or says what that would cost.
-    ///
-    /// # Errors
-    /// 404 for an unknown conversation, 409 where there is nothing to do or it would not fit, 400 for what makes no sense.
-    pub async fn steer(self: &Arc<Self>, id: &str, what: Steer, when: When, dry_run: bool) -> Result<Value, Error> {
-        let (app, id) = (Arc::clone(self), id.to_owned());
-        let work = async move { app.steer_now(&id, &what, when, dry_run).await };
-        self.aside.run(aside::LARGE, work.boxed()).await?
-    }
+/// Changes a conversation's view, or says what that would cost.
+///
+/// # Errors
+/// 404 for an unknown conversation, 409 where there is nothing to do or it would not fit, 400 for what makes no sense.
+pub async fn steer(app: &Arc<App>, id: &str, what: Steer, when: When, dry_run: bool) -> Result<Value, Error> {
+    let (owned, id) = (Arc::clone(app), id.to_owned());
+    let work = async move { steer_now(&owned, &id, &what, when, dry_run).await };
+    app.aside.run(aside::LARGE, work.boxed()).await?
+}
 
-    async fn steer_now(self: &Arc<Self>, id: &str, what: &Steer, when: When, dry_run: bool) -> Result<Value, Error> {
-        let started = Instant::now();
-        let ground = self.ground(id).await?;
-        let (view, originals) = match what {
-            Steer::Undo => (self.earlier(&ground)?, Vec::new()),
-            what => self.steered(&ground.subject(), what)?,
-        };
-        if when == When::NextBreak {
-            return self.wish(&ground, what, dry_run).await;
-        }
-        if view.edits == ground.recorded.old.edits {
-            return Err(nothing("the model sees it like that already"));
-        }
-        let price = self.price_of(&ground, &view).await;
-        self.fitting(&ground, &price)?;
-        if !dry_run {
-            let batch = Batch { originals, ..Batch::default() };
-            let because = vec![why(&ground, &price, what.as_str(), what.because())];
-            let asked = Asked { action: what.as_str(), because, focus: None, started };
-            self.record_view(&ground, &price, view, asked, batch).await?;
-        }
-        Ok(self.priced(&ground, &price, when, dry_run))
+async fn steer_now(app: &Arc<App>, id: &str, what: &Steer, when: When, dry_run: bool) -> Result<Value, Error> {
+    let started = Instant::now();
+    let ground = ground(app, id).await?;
+    let (view, originals) = match what {
+        Steer::Undo => (earlier(app, &ground)?, Vec::new()),
+        what => steered(app, &ground.subject(), what)?,
+    };
+    if when == When::NextBreak {
+        return wish(app, &ground, what, dry_run).await;
     }
+    if view.edits == ground.recorded.old.edits {
+        return Err(nothing("the model sees it like that already"));
+    }
+    let price = price_of(app, &ground, &view).await;
+    fitting(app, &ground, &price)?;
+    if !dry_run {
+        let batch = Batch { originals, ..Batch::default() };
+        let because = vec![why(&ground, &price, what.as_str(), what.because())];
+        let asked = Asked { action: what.as_str(), because, focus: None, started };
+        record_view(app, &ground, &price, view, asked, batch).await?;
+    }
+    Ok(priced(app, &ground, &price, when, dry_run))
+}
 
-    /// Has a change wait for the next break.
-    pub(in crate::proxy) async fn wish(&self, ground: &Ground, what: &Steer, dry_run: bool) -> Result<Value, Error> {
-        let id = &ground.recorded.row.id;
-        if *what == Steer::Undo {
-            let hint = "undo it now, or leave it: at the next break something else is the last rewrite";
-            return Err(Error::client(400, "bad_request", "undo cannot wait for the next break", hint));
-        }
-        if ground.standing.wishes.len() >= WAITING {
-            let message = format!("{WAITING} changes of this conversation wait already");
-            return Err(Error::client(409, "too_many", message, "do one of them now"));
-        }
-        let price = Price::nothing(ground);
-        if !dry_run {
-            let wish = what.clone();
-            self.change_standing(id, |standing| {
-                standing.wishes.retain(|known| known.as_str() != "focus" || wish.as_str() != "focus");
-                if !standing.wishes.contains(&wish) {
-                    standing.wishes.push(wish);
-                }
-            })
-            .await?;
-            self.note_steered(id, what.as_str(), When::NextBreak);
-        }
-        Ok(self.priced(ground, &price, When::NextBreak, dry_run))
+/// Has a change wait for the next break.
+pub(in crate::proxy) async fn wish(app: &App, ground: &Ground, what: &Steer, dry_run: bool) -> Result<Value, Error> {
+    let id = &ground.recorded.row.id;
+    if *what == Steer::Undo {
+        let hint = "undo it now, or leave it: at the next break something else is the last rewrite";
+        return Err(Error::client(400, "bad_request", "undo cannot wait for the next break", hint));
     }
+    if ground.standing.wishes.len() >= WAITING {
+        let message = format!("{WAITING} changes of this conversation wait already");
+        return Err(Error::client(409, "too_many", message, "do one of them now"));
+    }
+    let price = Price::nothing(ground);
+    if !dry_run {
+        let wish = what.clone();
+        change_standing(app, id, |standing| {
+            standing.wishes.retain(|known| known.as_str() != "focus" || wish.as_str() != "focus");
+            if !standing.wishes.contains(&wish) {
+                standing.wishes.push(wish);
+            }
+        })
+        .await?;
+        note_steered(app, id, what.as_str(), When::NextBreak);
+    }
+    Ok(priced(app, ground, &price, When::NextBreak, dry_run))
+}
 
-    /// The view before the last rewrite.
-    fn earlier(&self, ground: &Ground) -> Result<View, Error> {
-        let earlier = self.store.earlier_view(&ground.recorded.chain)?;
-        let view = earlier.ok_or_else(|| nothing("nothing was rewritten yet"))?;
-        Ok(View { messages: ground.recorded.old.messages, ..view })
-    }
+/// The view before the last rewrite.
+fn earlier(app: &App, ground: &Ground) -> Result<View, Error> {
+    let earlier = app.store.earlier_view(&ground.recorded.chain)?;
+    let view = earlier.ok_or_else(|| nothing("nothing was rewritten yet"))?;
+    Ok(View { messages: ground.recorded.old.messages, ..view })
+}
 
-    /// Refuses what would not fit, with the numbers.
-    pub(in crate::proxy) fn fitting(&self, ground: &Ground, price: &Price) -> Result<(), Error> {
-        let window = ground.facts.window;
-        let kept = plan::least_reserve(window);
-        let most = window.saturating_sub(kept).saturating_sub(ground.facts.slack);
-        if price.after <= most {
-            return Ok(());
-        }
-        let message = format!(
-            "the prompt would have {} tokens then, {} more than the {most} that fit: the window has {window}, of which at least \
-             {kept} are kept for the reply",
-            price.after,
-            price.after - most,
-        );
-        Err(Error::client(409, "cannot_fit", message, "clear or fold something first"))
+/// Refuses what would not fit, with the numbers.
+pub(in crate::proxy) fn fitting(_app: &App, ground: &Ground, price: &Price) -> Result<(), Error> {
+    let window = ground.facts.window;
+    let kept = plan::least_reserve(window);
+    let most = window.saturating_sub(kept).saturating_sub(ground.facts.slack);
+    if price.after <= most {
+        return Ok(());
     }
+    let message = format!(
+        "the prompt would have {} tokens then, {} more than the {most} that fit: the window has {window}, of which at least \
+         {kept} are kept for the reply",
+        price.after,
+        price.after - most,
+    );
+    Err(Error::client(409, "cannot_fit", message, "clear or fold something first"))
+}
 
-    /// What a view holds by region, with no rule at work.
-    pub(in crate::proxy) fn regions_with(&self, ground: &Ground, view: &View) -> Regions {
-        let facts = self.facts_with(ground, view);
-        Regions::of(&ground.recorded.request.conversation, &facts, &ground.resolved.policy)
-    }
+/// What a view holds by region, with no rule at work.
+pub(in crate::proxy) fn regions_with(app: &App, ground: &Ground, view: &View) -> Regions {
+    let facts = facts_with(app, ground, view);
+    Regions::of(&ground.recorded.request.conversation, &facts, &ground.resolved.policy)
+}
 
-    /// The facts of the conversation under another view.
-    fn facts_with(&self, ground: &Ground, view: &View) -> Facts {
-        let conversation = &ground.recorded.request.conversation;
-        let fresh = self.measure.facts(&ground.key, conversation, view, None);
-        let edit_costs =
-            fresh.edit_costs.iter().map(|cost| super::compact::scaled(*cost, ground.calibration)).collect();
-        Facts { view: fresh.view, edit_costs, ..ground.facts.clone() }
-    }
+/// The facts of the conversation under another view.
+fn facts_with(app: &App, ground: &Ground, view: &View) -> Facts {
+    let conversation = &ground.recorded.request.conversation;
+    let fresh = app.measure.facts(&ground.key, conversation, view, None);
+    let edit_costs = fresh.edit_costs.iter().map(|cost| super::compact::scaled(*cost, ground.calibration)).collect();
+    Facts { view: fresh.view, edit_costs, ..ground.facts.clone() }
+}
 
-    /// Notes in the trace that a person changed what is wanted of a conversation.
-    pub(in crate::proxy) fn note_steered(&self, id: &str, action: &str, when: When) {
-        // What was made ahead was made for what was wanted before.
-        self.lives.with(id, |live| (live.ahead, live.brief) = (None, None));
-        let data = json!({"action": action, "when": when});
-        let event = Event { now_ms: now_ms(), conversation: Some(id.to_owned()), kind: "steered".into(), data };
-        if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
-            tracing::debug!(error = %e, "an event was not recorded");
-        }
+/// Notes in the trace that a person changed what is wanted of a conversation.
+pub(in crate::proxy) fn note_steered(app: &App, id: &str, action: &str, when: When) {
+    // What was made ahead was made for what was wanted before.
+    app.lives.with(id, |live| (live.ahead, live.brief) = (None, None));
+    let data = json!({"action": action, "when": when});
+    let event = Event { now_ms: now_ms(), conversation: Some(id.to_owned()), kind: "steered".into(), data };
+    if let Err(e) = app.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
+        tracing::debug!(error = %e, "an event was not recorded");
     }
+}
 
-    /// Stops the rewriting of a conversation, or takes it up again.
-    ///
-    /// # Errors
-    /// 404 for an unknown conversation, 409 where it is so already.
-    pub async fn pause(&self, id: &str, on: bool) -> Result<Value, Error> {
-        let row = self.whole_row(id).await?;
-        if self.standing(&row.id, None)?.paused == on {
-            return Err(nothing(if on {
-                "nothing is rewritten already"
-            } else {
-                "it is rewritten as the rules say already"
-            }));
-        }
-        self.change_standing(&row.id, |standing| standing.paused = on).await?;
-        self.note_steered(&row.id, if on { "pause" } else { "unpause" }, When::Now);
-        Ok(json!({"conversation": row.id, "paused": on}))
+/// Stops the rewriting of a conversation, or takes it up again.
+///
+/// # Errors
+/// 404 for an unknown conversation, 409 where it is so already.
+pub async fn pause(app: &App, id: &str, on: bool) -> Result<Value, Error> {
+    let row = whole_row(app, id).await?;
+    if standing_of(app, &row.id, None)?.paused == on {
+        return Err(nothing(if on {
+            "nothing is rewritten already"
+        } else {
+            "it is rewritten as the rules say already"
+        }));
     }
+    change_standing(app, &row.id, |standing| standing.paused = on).await?;
+    note_steered(app, &row.id, if on { "pause" } else { "unpause" }, When::Now);
+    Ok(json!({"conversation": row.id, "paused": on}))
+}
 
-    /// Takes back every change that waits for the next break.
-    ///
-    /// # Errors
-    /// 404 for an unknown conversation.
-    pub async fn forget_wishes(&self, id: &str) -> Result<Value, Error> {
-        let row = self.whole_row(id).await?;
-        let had = self.change_standing(&row.id, |standing| std::mem::take(&mut standing.wishes).len()).await?;
-        self.note_steered(&row.id, "forget", When::Now);
-        Ok(json!({"conversation": row.id, "taken_back": had}))
-    }
+/// Takes back every change that waits for the next break.
+///
+/// # Errors
+/// 404 for an unknown conversation.
+pub async fn forget_wishes(app: &App, id: &str) -> Result<Value, Error> {
+    let row = whole_row(app, id).await?;
+    let had = change_standing(app, &row.id, |standing| std::mem::take(&mut standing.wishes).len()).await?;
+    note_steered(app, &row.id, "forget", When::Now);
+    Ok(json!({"conversation": row.id, "taken_back": had}))
 }
 
 /// Why a view changed, with the price of it.

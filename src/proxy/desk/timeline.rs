@@ -1,6 +1,7 @@
 //! A conversation message by message: what the client has, and what became of it in the view that the model gets. A page at a
 //! time, so that long sessions open at once.
 
+use crate::proxy::desk::report::row;
 use std::collections::HashMap;
 
 use bytes::Bytes;
@@ -24,54 +25,52 @@ const SHOWN: usize = 200;
 /// Messages before a page that are looked at for the calls that its first results answer.
 const CALLS_BEFORE: usize = 16;
 
-impl App {
-    /// `GET /windowsill/conversations/{id}/messages?from=A&limit=N`: messages of the client's history from index A on, each
-    /// in one line, and what became of it; without `from`, the last page of so many.
-    ///
-    /// # Errors
-    /// 404 for an unknown conversation.
-    pub fn timeline(&self, id: &str, from: Option<usize>, limit: usize) -> Result<Value, Error> {
-        let row = self.row(id)?;
-        let view = view_of(&self.store, &row)?;
-        let limit = limit.clamp(1, PAGE);
-        let reply = self.store.last_reply(&row.id)?;
-        let total = row.depth + usize::from(reply.is_some());
-        let from = from.unwrap_or(total.saturating_sub(1) / limit * limit);
-        let to = from.saturating_add(limit).min(total);
-        // The calls that the first results of the page answer stand before it.
-        let mut rows = self.store.messages_between(&row.id, from.saturating_sub(CALLS_BEFORE), to)?;
-        rows.extend(reply.filter(|node| (from..to).contains(&node.at)));
-        let called = called(&rows);
-        let named = |node: &NodeRow| {
-            let mut line = line(node, &view);
-            line["call"] = json!(called.get(&node.at));
-            line
-        };
-        let messages: Vec<Value> = rows.iter().filter(|node| node.at >= from).map(named).collect();
-        Ok(json!({"conversation": row.id, "total": total, "from": from, "messages": messages, "fold": fold(&view)}))
-    }
+/// `GET /windowsill/conversations/{id}/messages?from=A&limit=N`: messages of the client's history from index A on, each
+/// in one line, and what became of it; without `from`, the last page of so many.
+///
+/// # Errors
+/// 404 for an unknown conversation.
+pub fn timeline(app: &App, id: &str, from: Option<usize>, limit: usize) -> Result<Value, Error> {
+    let row = row(app, id)?;
+    let view = view_of(&app.store, &row)?;
+    let limit = limit.clamp(1, PAGE);
+    let reply = app.store.last_reply(&row.id)?;
+    let total = row.depth + usize::from(reply.is_some());
+    let from = from.unwrap_or(total.saturating_sub(1) / limit * limit);
+    let to = from.saturating_add(limit).min(total);
+    // The calls that the first results of the page answer stand before it.
+    let mut rows = app.store.messages_between(&row.id, from.saturating_sub(CALLS_BEFORE), to)?;
+    rows.extend(reply.filter(|node| (from..to).contains(&node.at)));
+    let called = called(&rows);
+    let named = |node: &NodeRow| {
+        let mut line = line(node, &view);
+        line["call"] = json!(called.get(&node.at));
+        line
+    };
+    let messages: Vec<Value> = rows.iter().filter(|node| node.at >= from).map(named).collect();
+    Ok(json!({"conversation": row.id, "total": total, "from": from, "messages": messages, "fold": fold(&view)}))
+}
 
-    /// `GET /windowsill/conversations/{id}/messages/{at}`: one message whole, what the model sees of it, and why.
-    ///
-    /// # Errors
-    /// 404 for an unknown conversation or message.
-    pub fn timeline_message(&self, id: &str, at: usize) -> Result<Value, Error> {
-        let row = self.row(id)?;
-        let view = view_of(&self.store, &row)?;
-        let mut rows = self.store.messages_between(&row.id, at, at.saturating_add(1))?;
-        let reply = self.store.last_reply(&row.id)?;
-        let total = row.depth + usize::from(reply.is_some());
-        rows.extend(reply.filter(|node| node.at == at));
-        let Some(node) = rows.first() else {
-            let (id, last) = (&row.id, total.saturating_sub(1));
-            return Err(Error::client(404, "not_found", format!("conversation {id} has messages 0 to {last}"), ""));
-        };
-        let mut out = line(node, &view);
-        out["text"] = json!(spoken(&String::from_utf8_lossy(&node.raw)));
-        let edits = view.edits.iter().filter(|edit| edit.touches(at));
-        out["edits"] = edits.map(|edit| edit_for_people(edit, &row.state)).collect();
-        Ok(out)
-    }
+/// `GET /windowsill/conversations/{id}/messages/{at}`: one message whole, what the model sees of it, and why.
+///
+/// # Errors
+/// 404 for an unknown conversation or message.
+pub fn timeline_message(app: &App, id: &str, at: usize) -> Result<Value, Error> {
+    let row = row(app, id)?;
+    let view = view_of(&app.store, &row)?;
+    let mut rows = app.store.messages_between(&row.id, at, at.saturating_add(1))?;
+    let reply = app.store.last_reply(&row.id)?;
+    let total = row.depth + usize::from(reply.is_some());
+    rows.extend(reply.filter(|node| node.at == at));
+    let Some(node) = rows.first() else {
+        let (id, last) = (&row.id, total.saturating_sub(1));
+        return Err(Error::client(404, "not_found", format!("conversation {id} has messages 0 to {last}"), ""));
+    };
+    let mut out = line(node, &view);
+    out["text"] = json!(spoken(&String::from_utf8_lossy(&node.raw)));
+    let edits = view.edits.iter().filter(|edit| edit.touches(at));
+    out["edits"] = edits.map(|edit| edit_for_people(edit, &row.state)).collect();
+    Ok(out)
 }
 
 /// The view that a conversation was last forwarded with.

@@ -41,52 +41,47 @@ pub struct TraceQuery {
     pub kinds: Vec<String>,
 }
 
-impl App {
-    /// `GET /windowsill/events?since=…`: a page of the trace, the oldest first.
-    ///
-    /// # Errors
-    /// 404 for an unknown conversation; or when the record cannot be read.
-    pub fn events(&self, asked: &TraceQuery, limit: usize) -> Result<Value, Error> {
-        let of = self.filter(asked)?;
-        let since = match (asked.since, asked.last) {
-            (Some(since), _) => since,
-            (None, Some(newest)) => self.store.event_before(newest, &of)?,
-            (None, None) => 0,
-        };
-        let rows = self.store.events_of(since, limit, &of)?;
-        let last = rows.last().map_or(since, |e| e.id);
-        Ok(json!({"events": rows.iter().map(event_json).collect::<Vec<_>>(), "next": last}))
-    }
+/// `GET /windowsill/events?since=…`: a page of the trace, the oldest first.
+///
+/// # Errors
+/// 404 for an unknown conversation; or when the record cannot be read.
+pub fn events(app: &App, asked: &TraceQuery, limit: usize) -> Result<Value, Error> {
+    let of = filter(app, asked)?;
+    let since = match (asked.since, asked.last) {
+        (Some(since), _) => since,
+        (None, Some(newest)) => app.store.event_before(newest, &of)?,
+        (None, None) => 0,
+    };
+    let rows = app.store.events_of(since, limit, &of)?;
+    let last = rows.last().map_or(since, |e| e.id);
+    Ok(json!({"events": rows.iter().map(event_json).collect::<Vec<_>>(), "next": last}))
+}
 
-    /// `GET /windowsill/events` as server-sent events: what was asked for of the past, and then what happens, until the
-    /// client goes away or `stopping` is canceled. Without `since` and `last` it begins now.
-    ///
-    /// # Errors
-    /// 404 for an unknown conversation; or when the record cannot be read.
-    pub fn follow(&self, asked: &TraceQuery, stopping: CancellationToken) -> Result<Body, Error> {
-        let of = self.filter(asked)?;
-        // Subscribed to before the record is read, so that no commit falls in between.
-        let commits = self.store.commits();
-        let since = match asked.since {
-            Some(since) => since,
-            None => self.store.event_before(asked.last.unwrap_or(0), &of)?,
-        };
-        let following =
-            Following { store: self.store.clone(), of, since, commits, stopping, beat: Instant::now() + HEARTBEAT };
-        // A client that lost the connection waits two seconds before it asks again.
-        let hello = futures_util::stream::iter([Bytes::from_static(b"retry: 2000\n: following\n\n")]);
-        let frames = hello.chain(futures_util::stream::unfold(following, Following::next));
-        Ok(StreamBody::new(frames.map(|bytes| Ok::<_, io::Error>(Frame::data(bytes)))).boxed_unsync())
-    }
+/// `GET /windowsill/events` as server-sent events: what was asked for of the past, and then what happens, until the
+/// client goes away or `stopping` is canceled. Without `since` and `last` it begins now.
+///
+/// # Errors
+/// 404 for an unknown conversation; or when the record cannot be read.
+pub fn follow(app: &App, asked: &TraceQuery, stopping: CancellationToken) -> Result<Body, Error> {
+    let of = filter(app, asked)?;
+    // Subscribed to before the record is read, so that no commit falls in between.
+    let commits = app.store.commits();
+    let since = match asked.since {
+        Some(since) => since,
+        None => app.store.event_before(asked.last.unwrap_or(0), &of)?,
+    };
+    let following =
+        Following { store: app.store.clone(), of, since, commits, stopping, beat: Instant::now() + HEARTBEAT };
+    // A client that lost the connection waits two seconds before it asks again.
+    let hello = futures_util::stream::iter([Bytes::from_static(b"retry: 2000\n: following\n\n")]);
+    let frames = hello.chain(futures_util::stream::unfold(following, Following::next));
+    Ok(StreamBody::new(frames.map(|bytes| Ok::<_, io::Error>(Frame::data(bytes)))).boxed_unsync())
+}
 
-    fn filter(&self, asked: &TraceQuery) -> Result<EventFilter, Error> {
-        let hint = "GET /windowsill/conversations lists them";
-        let whole = |id: &String| record::row(&self.store, id, hint).map(|row| row.id);
-        Ok(EventFilter {
-            conversation: asked.conversation.as_ref().map(whole).transpose()?,
-            kinds: asked.kinds.clone(),
-        })
-    }
+fn filter(app: &App, asked: &TraceQuery) -> Result<EventFilter, Error> {
+    let hint = "GET /windowsill/conversations lists them";
+    let whole = |id: &String| record::row(&app.store, id, hint).map(|row| row.id);
+    Ok(EventFilter { conversation: asked.conversation.as_ref().map(whole).transpose()?, kinds: asked.kinds.clone() })
 }
 
 /// A client that follows the trace.

@@ -1,6 +1,13 @@
 //! Requests in other dialects than chat completions: said in its words, answered like any, and the reply said in the
 //! client's words again. One conversation has one prompt this way, whoever asks, and servers that lack a dialect have it.
 
+use crate::proxy::desk::models::models;
+use crate::proxy::desk::report::counted;
+use crate::proxy::doors::items::{hear_messages, hear_responses, keep_unsaid, keeper};
+use crate::proxy::doors::pass;
+use crate::proxy::doors::shadow::shadowed;
+use crate::proxy::doors::waiting::{answer, quiet};
+use crate::proxy::servers::upstream_of;
 use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
@@ -42,269 +49,268 @@ const MEMORY: [&str; 2] = ["previous_response_id", "conversation"];
 /// Where requests go once they are said in other words.
 const CHAT: &str = "/v1/chat/completions";
 
-impl App {
-    /// Answers `POST /v1/messages`.
-    ///
-    /// # Errors
-    /// As [`App::chat`], and what the dialect has no word for.
-    pub async fn messages(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
-        if headers::is_off(&parts.headers, &headers::SWITCH) {
-            return self.pass(parts, body).await;
-        }
-        let heard = self.hear_messages(&parts.headers, &body).await?;
-        if self.config.shadow {
-            return self.shadowed(parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await;
-        }
-        let heard = match heard {
-            Ok(heard) => heard,
-            Err(why) => return self.unread(parts, body, why).await,
+/// Answers `POST /v1/messages`.
+///
+/// # Errors
+/// As [`App::chat`], and what the dialect has no word for.
+pub async fn messages(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
+    if headers::is_off(&parts.headers, &headers::SWITCH) {
+        return pass(app, parts, body).await;
+    }
+    let heard = hear_messages(app, &parts.headers, &body).await?;
+    if app.config.shadow {
+        return shadowed(app, parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await;
+    }
+    let heard = match heard {
+        Ok(heard) => heard,
+        Err(why) => return unread(app, parts, body, why).await,
+    };
+    // It can be megabytes, and is said in other words now.
+    drop(body);
+    told(app, Dialect::Anthropic, parts, heard).await
+}
+
+/// `GET /v1/models`, with what clients of Anthropic's want to see beside the rest.
+///
+/// # Errors
+/// As [`App::models`].
+pub async fn anthropic_models(app: &App, id: Option<&str>) -> Result<Value, Error> {
+    Ok(anthropic::models(models(app, id).await?))
+}
+
+/// Answers `POST /v1/messages/count_tokens`: the prompt as the client sent it, less what was taken out of it earlier.
+///
+/// # Errors
+/// As the request itself would get.
+pub async fn count_messages(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
+    let size = body.len();
+    if headers::is_off(&parts.headers, &headers::SWITCH) || app.config.shadow {
+        return pass(app, parts, body).await;
+    }
+    let (owned, read) = (Arc::clone(app), body.clone());
+    let count = async move {
+        let request = openai_chat::parse(&anthropic::counted(&read)?)?;
+        counted(&owned, request).await
+    };
+    match app.aside.run(size, count.boxed()).await? {
+        Err(Error::Unread(why)) => unread(app, parts, body, why).await,
+        counted => Ok(json_reply(StatusCode::OK, &json!({ "input_tokens": counted? }))),
+    }
+}
+
+/// Answers `POST /v1/responses`.
+///
+/// # Errors
+/// As [`App::chat`], and what the dialect has no word for.
+pub async fn responses(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
+    if headers::is_off(&parts.headers, &headers::SWITCH) {
+        return pass(app, parts, body).await;
+    }
+    let heard = hear_responses(app, &parts.headers, &body).await?;
+    if app.config.shadow {
+        return shadowed(app, parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await;
+    }
+    let heard = match heard {
+        Ok(heard) => heard,
+        Err(why) => return unread(app, parts, body, why).await,
+    };
+    // It can be megabytes, and is said in other words now.
+    drop(body);
+    told(app, Dialect::OpenAi, parts, heard).await
+}
+
+/// Answers `POST /api/chat`, and `POST /api/generate` where `generate`.
+///
+/// # Errors
+/// As [`App::chat`], and what the dialect has no word for.
+pub async fn ollama(app: &Arc<App>, parts: &Parts, body: Bytes, generate: bool) -> Result<Response<Body>, Error> {
+    if headers::is_off(&parts.headers, &headers::SWITCH) {
+        return pass(app, parts, body).await;
+    }
+    let read = body.clone();
+    let hear = async move { if generate { ollama::generate(&read) } else { ollama::chat(&read) } };
+    let heard = app.aside.reading(body.len(), hear.boxed()).await?;
+    if app.config.shadow {
+        // What is no chat has nothing to be foreseen.
+        return match heard.transpose() {
+            Some(heard) => shadowed(app, parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await,
+            None => pass(app, parts, body).await,
         };
-        // It can be megabytes, and is said in other words now.
-        drop(body);
-        self.told(Dialect::Anthropic, parts, heard).await
     }
+    match heard {
+        Ok(Some(heard)) => {
+            drop(body);
+            return told(app, Dialect::Ollama, parts, heard).await;
+        }
+        Ok(None) => {}
+        Err(why) => return unread(app, parts, body, why).await,
+    }
+    // It loads or unloads a model, or is said in words that messages do not have.
+    let model = model_in(&body);
+    let upstream = upstream_of(app, &model).await?;
+    if upstream.probe().await? == Kind::Ollama {
+        return pass(app, parts, body).await;
+    }
+    if generate && !ollama::loads(&body) {
+        return Err(for_ollama_alone(&ollama::for_ollama_alone(&body)));
+    }
+    Ok(json_reply(StatusCode::OK, &ollama::models::loaded(&model, &ollama::timestamp(unix_seconds()))))
+}
 
-    /// `GET /v1/models`, with what clients of Anthropic's want to see beside the rest.
-    ///
-    /// # Errors
-    /// As [`App::models`].
-    pub async fn anthropic_models(&self, id: Option<&str>) -> Result<Value, Error> {
-        Ok(anthropic::models(self.models(id).await?))
+/// Answers what Ollama's clients ask before they chat: `GET /api/tags`, `/api/ps`, `/api/version`, `POST /api/show`. An
+/// Ollama answers itself.
+///
+/// # Errors
+/// When no upstream answers, or none knows the model.
+pub async fn ollama_asks(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
+    let asked: Value = serde_json::from_slice(&body).unwrap_or_default();
+    // Ollama's own command line still says `name`, beside an empty `model`.
+    let named = |key: &&str| asked.get(*key)?.as_str().filter(|name| !name.is_empty());
+    let model = ["model", "name"].iter().find_map(named).unwrap_or_default();
+    let upstream = upstream_of(app, model).await?;
+    if upstream.probe().await? == Kind::Ollama {
+        return pass(app, parts, body).await;
     }
+    let data = |list: &Value| list.get("data").and_then(Value::as_array).cloned().unwrap_or_default();
+    let value = match parts.uri.path() {
+        "/api/version" => json!({"version": ollama::models::VERSION}),
+        "/api/tags" => ollama::models::tags(&data(&models(app, None).await?)),
+        "/api/ps" => ollama::models::ps(&data(&models(app, None).await?)),
+        _ => {
+            let entry = models(app, Some(model)).await?;
+            let loaded = upstream.loaded(model).await.unwrap_or_default();
+            let caps = loaded.template_caps.unwrap_or_default();
+            let tools = caps.get("supports_tools").and_then(Value::as_bool).unwrap_or(true);
+            ollama::models::show(&entry, tools, loaded.takes.pictures == Some(true))
+        }
+    };
+    Ok(json_reply(StatusCode::OK, &value))
+}
 
-    /// Answers `POST /v1/messages/count_tokens`: the prompt as the client sent it, less what was taken out of it earlier.
-    ///
-    /// # Errors
-    /// As the request itself would get.
-    pub async fn count_messages(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
-        let size = body.len();
-        if headers::is_off(&parts.headers, &headers::SWITCH) || self.config.shadow {
-            return self.pass(parts, body).await;
-        }
-        let (app, read) = (Arc::clone(self), body.clone());
-        let count = async move {
-            let request = openai_chat::parse(&anthropic::counted(&read)?)?;
-            app.counted(request).await
-        };
-        match self.aside.run(size, count.boxed()).await? {
-            Err(Error::Unread(why)) => self.unread(parts, body, why).await,
-            counted => Ok(json_reply(StatusCode::OK, &json!({ "input_tokens": counted? }))),
-        }
+/// Answers `POST /v1/responses/input_tokens`: the prompt as the client sent it, less what was taken out of it earlier.
+///
+/// # Errors
+/// As the request itself would get.
+pub async fn count_responses(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
+    if headers::is_off(&parts.headers, &headers::SWITCH) || app.config.shadow {
+        return pass(app, parts, body).await;
     }
+    let heard = hear_responses(app, &parts.headers, &body).await??;
+    input_tokens(app, heard.chat).await
+}
 
-    /// Answers `POST /v1/responses`.
-    ///
-    /// # Errors
-    /// As [`App::chat`], and what the dialect has no word for.
-    pub async fn responses(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
-        if headers::is_off(&parts.headers, &headers::SWITCH) {
-            return self.pass(parts, body).await;
-        }
-        let heard = self.hear_responses(&parts.headers, &body).await?;
-        if self.config.shadow {
-            return self.shadowed(parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await;
-        }
-        let heard = match heard {
-            Ok(heard) => heard,
-            Err(why) => return self.unread(parts, body, why).await,
-        };
-        // It can be megabytes, and is said in other words now.
-        drop(body);
-        self.told(Dialect::OpenAi, parts, heard).await
+/// Answers `POST /v1/chat/completions/input_tokens`, which llama-server has: the same for a chat completion.
+///
+/// # Errors
+/// As the request itself would get.
+pub async fn count_chat(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
+    if headers::is_off(&parts.headers, &headers::SWITCH) || app.config.shadow {
+        return pass(app, parts, body).await;
     }
+    input_tokens(app, body).await
+}
 
-    /// Answers `POST /api/chat`, and `POST /api/generate` where `generate`.
-    ///
-    /// # Errors
-    /// As [`App::chat`], and what the dialect has no word for.
-    pub async fn ollama(self: &Arc<Self>, parts: &Parts, body: Bytes, generate: bool) -> Result<Response<Body>, Error> {
-        if headers::is_off(&parts.headers, &headers::SWITCH) {
-            return self.pass(parts, body).await;
-        }
-        let read = body.clone();
-        let hear = async move { if generate { ollama::generate(&read) } else { ollama::chat(&read) } };
-        let heard = self.aside.reading(body.len(), hear.boxed()).await?;
-        if self.config.shadow {
-            // What is no chat has nothing to be foreseen.
-            return match heard.transpose() {
-                Some(heard) => self.shadowed(parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await,
-                None => self.pass(parts, body).await,
-            };
-        }
-        match heard {
-            Ok(Some(heard)) => {
-                drop(body);
-                return self.told(Dialect::Ollama, parts, heard).await;
-            }
-            Ok(None) => {}
-            Err(why) => return self.unread(parts, body, why).await,
-        }
-        // It loads or unloads a model, or is said in words that messages do not have.
-        let model = model_in(&body);
-        let upstream = self.upstream_of(&model).await?;
-        if upstream.probe().await? == Kind::Ollama {
-            return self.pass(parts, body).await;
-        }
-        if generate && !ollama::loads(&body) {
-            return Err(for_ollama_alone(&ollama::for_ollama_alone(&body)));
-        }
-        Ok(json_reply(StatusCode::OK, &ollama::models::loaded(&model, &ollama::timestamp(unix_seconds()))))
-    }
+async fn input_tokens(app: &Arc<App>, chat: Bytes) -> Result<Response<Body>, Error> {
+    let (owned, size) = (Arc::clone(app), chat.len());
+    let count = async move { counted(&owned, openai_chat::parse(&chat)?).await };
+    let counted = app.aside.run(size, count.boxed()).await??;
+    let told = json!({"object": "response.input_tokens", "input_tokens": counted});
+    Ok(json_reply(StatusCode::OK, &told))
+}
 
-    /// Answers what Ollama's clients ask before they chat: `GET /api/tags`, `/api/ps`, `/api/version`, `POST /api/show`. An
-    /// Ollama answers itself.
-    ///
-    /// # Errors
-    /// When no upstream answers, or none knows the model.
-    pub async fn ollama_asks(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
-        let asked: Value = serde_json::from_slice(&body).unwrap_or_default();
-        // Ollama's own command line still says `name`, beside an empty `model`.
-        let named = |key: &&str| asked.get(*key)?.as_str().filter(|name| !name.is_empty());
-        let model = ["model", "name"].iter().find_map(named).unwrap_or_default();
-        let upstream = self.upstream_of(model).await?;
-        if upstream.probe().await? == Kind::Ollama {
-            return self.pass(parts, body).await;
-        }
-        let data = |list: &Value| list.get("data").and_then(Value::as_array).cloned().unwrap_or_default();
-        let value = match parts.uri.path() {
-            "/api/version" => json!({"version": ollama::models::VERSION}),
-            "/api/tags" => ollama::models::tags(&data(&self.models(None).await?)),
-            "/api/ps" => ollama::models::ps(&data(&self.models(None).await?)),
-            _ => {
-                let entry = self.models(Some(model)).await?;
-                let loaded = upstream.loaded(model).await.unwrap_or_default();
-                let caps = loaded.template_caps.unwrap_or_default();
-                let tools = caps.get("supports_tools").and_then(Value::as_bool).unwrap_or(true);
-                ollama::models::show(&entry, tools, loaded.takes.pictures == Some(true))
-            }
-        };
-        Ok(json_reply(StatusCode::OK, &value))
+/// Answers a request that cannot be read here: the server may read it all the same, and what it takes alone is never
+/// refused. It is passed as it is, and neither measured nor kept, which a warning says. Where the server refuses it, too,
+/// the client gets our words, which name the field.
+pub(in crate::proxy) async fn unread(
+    app: &App,
+    parts: &Parts,
+    body: Bytes,
+    why: WireError,
+) -> Result<Response<Body>, Error> {
+    // To leave these out is to answer another question.
+    let asks_for_memory = why.param().is_some_and(|param| MEMORY.contains(&param));
+    // What is no JSON, no server reads.
+    let is_object = Fields::read(&json::mended(&body)).is_ok();
+    if asks_for_memory || !is_object || !speaks(app, parts.uri.path(), &body).await {
+        return Err(why.into());
     }
+    match pass(app, parts, body).await {
+        Ok(mut response) if response.status().is_success() => {
+            let told = format!("passed to the server as it is, unmeasured: {}", plain::line(&why.to_string()));
+            headers::warn(response.headers_mut(), &[told]);
+            Ok(response)
+        }
+        Ok(_) => Err(why.into()),
+        Err(e) => {
+            debug!(error = %plain::line(&e.to_string()), "what cannot be read could not be passed either");
+            Err(why.into())
+        }
+    }
+}
 
-    /// Answers `POST /v1/responses/input_tokens`: the prompt as the client sent it, less what was taken out of it earlier.
-    ///
-    /// # Errors
-    /// As the request itself would get.
-    pub async fn count_responses(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
-        if headers::is_off(&parts.headers, &headers::SWITCH) || self.config.shadow {
-            return self.pass(parts, body).await;
-        }
-        let heard = self.hear_responses(&parts.headers, &body).await??;
-        self.input_tokens(heard.chat).await
+/// Whether the server may have this path itself: Ollama's are its own alone.
+async fn speaks(app: &App, path: &str, body: &Bytes) -> bool {
+    if !path.starts_with("/api/") {
+        return true;
     }
+    match upstream_of(app, &model_in(body)).await {
+        Ok(upstream) => upstream.probe().await.is_ok_and(|kind| kind == Kind::Ollama),
+        Err(_) => false,
+    }
+}
 
-    /// Answers `POST /v1/chat/completions/input_tokens`, which llama-server has: the same for a chat completion.
-    ///
-    /// # Errors
-    /// As the request itself would get.
-    pub async fn count_chat(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
-        if headers::is_off(&parts.headers, &headers::SWITCH) || self.config.shadow {
-            return self.pass(parts, body).await;
-        }
-        self.input_tokens(body).await
+/// Answers a request that was said in the words of chat completions, in the client's own.
+async fn told(app: &Arc<App>, dialect: Dialect, parts: &Parts, heard: Heard) -> Result<Response<Body>, Error> {
+    let mut asked = parts.clone();
+    asked.uri = Uri::from_static(CHAT);
+    if let Some(session) = heard.session.and_then(|name| HeaderValue::try_from(name).ok()) {
+        asked.headers.insert(headers::CLIENT_SESSION, session);
     }
-
-    async fn input_tokens(self: &Arc<Self>, chat: Bytes) -> Result<Response<Body>, Error> {
-        let (app, size) = (Arc::clone(self), chat.len());
-        let count = async move { app.counted(openai_chat::parse(&chat)?).await };
-        let counted = self.aside.run(size, count.boxed()).await??;
-        let told = json!({"object": "response.input_tokens", "input_tokens": counted});
-        Ok(json_reply(StatusCode::OK, &told))
+    if heard.tells_stop {
+        asked.headers.insert(headers::TELLS_STOP, HeaderValue::from_static("on"));
     }
-
-    /// Answers a request that cannot be read here: the server may read it all the same, and what it takes alone is never
-    /// refused. It is passed as it is, and neither measured nor kept, which a warning says. Where the server refuses it, too,
-    /// the client gets our words, which name the field.
-    pub(super) async fn unread(&self, parts: &Parts, body: Bytes, why: WireError) -> Result<Response<Body>, Error> {
-        // To leave these out is to answer another question.
-        let asks_for_memory = why.param().is_some_and(|param| MEMORY.contains(&param));
-        // What is no JSON, no server reads.
-        let is_object = Fields::read(&json::mended(&body)).is_ok();
-        if asks_for_memory || !is_object || !self.speaks(parts.uri.path(), &body).await {
-            return Err(why.into());
+    asked.headers.insert(headers::TRANSLATED, HeaderValue::from_static("on"));
+    let early = Early::default();
+    let response = answer(app, &asked, heard.chat, &early).await?;
+    let (mut parts, answer) = response.into_parts();
+    headers::warn(&mut parts.headers, heard.encoder.warnings());
+    let length = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
+    length.iter().for_each(|name| drop(parts.headers.remove(name)));
+    let head = head(&parts.headers);
+    let mut encoder = heard.encoder;
+    keep_unsaid(app, heard.unsaid, &mut parts.headers).await;
+    let body = match answer {
+        Answer::Body(body) => body,
+        Answer::Events(events) => {
+            let begin = encoder.start(&head);
+            let kind = HeaderValue::from_static(encoder.stream_type());
+            parts.headers.insert(header::CONTENT_TYPE, kind);
+            let mut encoded = EncodedStream::new(events, encoder, begin, quiet(app));
+            encoded.keeper = Some(keeper(app, early));
+            return Ok(named(dialect, &head.id, Response::from_parts(parts, StreamBody::new(encoded).boxed_unsync())));
         }
-        match self.pass(parts, body).await {
-            Ok(mut response) if response.status().is_success() => {
-                let told = format!("passed to the server as it is, unmeasured: {}", plain::line(&why.to_string()));
-                headers::warn(response.headers_mut(), &[told]);
-                Ok(response)
-            }
-            Ok(_) => Err(why.into()),
-            Err(e) => {
-                debug!(error = %plain::line(&e.to_string()), "what cannot be read could not be passed either");
-                Err(why.into())
-            }
+    };
+    let bytes = match Limited::new(body, LARGEST_BUFFERED).collect().await {
+        Ok(whole) => whole.to_bytes(),
+        Err(e) if e.is::<LengthLimitError>() => {
+            return Err(crate::proxy::turn::too_large("said in the client's words"));
         }
-    }
-
-    /// Whether the server may have this path itself: Ollama's are its own alone.
-    async fn speaks(&self, path: &str, body: &Bytes) -> bool {
-        if !path.starts_with("/api/") {
-            return true;
-        }
-        match self.upstream_of(&model_in(body)).await {
-            Ok(upstream) => upstream.probe().await.is_ok_and(|kind| kind == Kind::Ollama),
-            Err(_) => false,
-        }
-    }
-
-    /// Answers a request that was said in the words of chat completions, in the client's own.
-    async fn told(self: &Arc<Self>, dialect: Dialect, parts: &Parts, heard: Heard) -> Result<Response<Body>, Error> {
-        let mut asked = parts.clone();
-        asked.uri = Uri::from_static(CHAT);
-        if let Some(session) = heard.session.and_then(|name| HeaderValue::try_from(name).ok()) {
-            asked.headers.insert(headers::CLIENT_SESSION, session);
-        }
-        if heard.tells_stop {
-            asked.headers.insert(headers::TELLS_STOP, HeaderValue::from_static("on"));
-        }
-        asked.headers.insert(headers::TRANSLATED, HeaderValue::from_static("on"));
-        let early = Early::default();
-        let response = self.answer(&asked, heard.chat, &early).await?;
-        let (mut parts, answer) = response.into_parts();
-        headers::warn(&mut parts.headers, heard.encoder.warnings());
-        let length = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
-        length.iter().for_each(|name| drop(parts.headers.remove(name)));
-        let head = head(&parts.headers);
-        let mut encoder = heard.encoder;
-        self.keep_unsaid(heard.unsaid, &mut parts.headers).await;
-        let body = match answer {
-            Answer::Body(body) => body,
-            Answer::Events(events) => {
-                let begin = encoder.start(&head);
-                let kind = HeaderValue::from_static(encoder.stream_type());
-                parts.headers.insert(header::CONTENT_TYPE, kind);
-                let mut encoded = EncodedStream::new(events, encoder, begin, self.quiet());
-                encoded.keeper = Some(self.keeper(early));
-                return Ok(named(
-                    dialect,
-                    &head.id,
-                    Response::from_parts(parts, StreamBody::new(encoded).boxed_unsync()),
-                ));
-            }
-        };
-        let bytes = match Limited::new(body, LARGEST_BUFFERED).collect().await {
-            Ok(whole) => whole.to_bytes(),
-            Err(e) if e.is::<LengthLimitError>() => {
-                return Err(crate::proxy::turn::too_large("said in the client's words"));
-            }
-            Err(source) => return Err(Error::Internal { doing: "read the reply", source }),
-        };
-        let text = String::from_utf8_lossy(&bytes);
-        let said = aside::once(text.len(), || Said::read(&text));
-        let out = if !parts.status.is_success() {
-            dialect.error(parts.status.as_u16(), &failure(parts.status, &text), &request_id(&head.id))
-        } else if let Some(said) = said.filter(|said| said.error.is_none()) {
-            let out = encoder.whole(&head, &said);
-            self.keeper(early)(encoder.kept());
-            out
-        } else {
-            parts.status = StatusCode::BAD_GATEWAY;
-            dialect.error(502, &failure(StatusCode::OK, &text), &request_id(&head.id))
-        };
-        parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        Ok(named(dialect, &head.id, Response::from_parts(parts, full(out.to_string()))))
-    }
+        Err(source) => return Err(Error::Internal { doing: "read the reply", source }),
+    };
+    let text = String::from_utf8_lossy(&bytes);
+    let said = aside::once(text.len(), || Said::read(&text));
+    let out = if !parts.status.is_success() {
+        dialect.error(parts.status.as_u16(), &failure(parts.status, &text), &request_id(&head.id))
+    } else if let Some(said) = said.filter(|said| said.error.is_none()) {
+        let out = encoder.whole(&head, &said);
+        keeper(app, early)(encoder.kept());
+        out
+    } else {
+        parts.status = StatusCode::BAD_GATEWAY;
+        dialect.error(502, &failure(StatusCode::OK, &text), &request_id(&head.id))
+    };
+    parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(named(dialect, &head.id, Response::from_parts(parts, full(out.to_string()))))
 }
 
 /// Why a reply of a server's is none, as an `error` in OpenAI's shape: the server's own, where it has one.

@@ -1,6 +1,8 @@
 //! What stands in a request or a reply of another dialect beside its messages: earlier replies and items of them that a client
 //! refers to instead of sending them, and what of a history could not be said.
 
+use crate::proxy::servers::upstream_of;
+use crate::proxy::state::whose::is_of_key;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -35,187 +37,184 @@ enum Lost {
     TooLarge(usize),
 }
 
-impl App {
-    /// Reads a request of the Responses API. Where it refers to earlier replies or items of them, it is read with these once
-    /// more.
-    pub(super) async fn hear_responses(
-        &self,
-        from_client: &HeaderMap,
-        body: &Bytes,
-    ) -> Result<Result<Heard, WireError>, Error> {
+/// Reads a request of the Responses API. Where it refers to earlier replies or items of them, it is read with these once
+/// more.
+pub(in crate::proxy) async fn hear_responses(
+    app: &App,
+    from_client: &HeaderMap,
+    body: &Bytes,
+) -> Result<Result<Heard, WireError>, Error> {
+    let read = body.clone();
+    let hear = async move { responses::request(&read, &Items::new()) };
+    let mut heard = match app.aside.reading(body.len(), hear.boxed()).await? {
+        Ok(heard) => heard,
+        Err(e) => return Ok(Err(e)),
+    };
+    let mut before = None;
+    if let Some(id) = heard.follows.take() {
+        if app.config.shadow {
+            // The server itself keeps the replies then, or refuses.
+            let message = "windowsill does not see the history that `previous_response_id` stands for in shadow";
+            return Ok(Err(WireError::Field { param: PREVIOUS.into(), message: message.into() }));
+        }
+        match said_before(app, &id, from_client).await? {
+            Ok(found) => before = Some(found),
+            Err(Lost::Unknown) => heard.unsaid.elsewhere.push(PREVIOUS),
+            Err(lost) => return Err(lost.of_response(&id, app.config.limits.max_body_bytes)),
+        }
+    }
+    // In shadow, the server says itself what it makes of them.
+    let elsewhere = if app.config.shadow { Vec::new() } else { heard.unsaid.elsewhere.clone() };
+    let warnings = pass_over(app, &elsewhere, body).await?;
+    let known = items(app, &heard.unsaid.references, from_client).await;
+    if before.is_some() || !known.is_empty() {
+        let size = body.len() + before.as_ref().map_or(0, Before::bytes);
         let read = body.clone();
-        let hear = async move { responses::request(&read, &Items::new()) };
-        let mut heard = match self.aside.reading(body.len(), hear.boxed()).await? {
+        let again = async move {
+            match &before {
+                Some(before) => responses::going_on(&read, &known, before),
+                None => responses::request(&read, &known),
+            }
+        };
+        heard = match app.aside.reading(size, again.boxed()).await? {
             Ok(heard) => heard,
             Err(e) => return Ok(Err(e)),
         };
-        let mut before = None;
-        if let Some(id) = heard.follows.take() {
-            if self.config.shadow {
-                // The server itself keeps the replies then, or refuses.
-                let message = "windowsill does not see the history that `previous_response_id` stands for in shadow";
-                return Ok(Err(WireError::Field { param: PREVIOUS.into(), message: message.into() }));
-            }
-            match self.before(&id, from_client).await? {
-                Ok(found) => before = Some(found),
-                Err(Lost::Unknown) => heard.unsaid.elsewhere.push(PREVIOUS),
-                Err(lost) => return Err(lost.of_response(&id, self.config.limits.max_body_bytes)),
-            }
-        }
-        // In shadow, the server says itself what it makes of them.
-        let elsewhere = if self.config.shadow { Vec::new() } else { heard.unsaid.elsewhere.clone() };
-        let warnings = self.pass_over(&elsewhere, body).await?;
-        let known = self.items(&heard.unsaid.references, from_client).await;
-        if before.is_some() || !known.is_empty() {
-            let size = body.len() + before.as_ref().map_or(0, Before::bytes);
-            let read = body.clone();
-            let again = async move {
-                match &before {
-                    Some(before) => responses::going_on(&read, &known, before),
-                    None => responses::request(&read, &known),
-                }
-            };
-            heard = match self.aside.reading(size, again.boxed()).await? {
-                Ok(heard) => heard,
-                Err(e) => return Ok(Err(e)),
-            };
-        }
-        heard.unsaid.warnings.extend(warnings);
-        Ok(Ok(heard))
     }
+    heard.unsaid.warnings.extend(warnings);
+    Ok(Ok(heard))
+}
 
-    /// Reads a request of the Messages API. One that continues a thread is read with what the thread holds.
-    pub(super) async fn hear_messages(
-        &self,
-        from_client: &HeaderMap,
-        body: &Bytes,
-    ) -> Result<Result<Heard, WireError>, Error> {
-        let read = body.clone();
-        let heard = self.aside.reading(body.len(), async move { anthropic::request(&read) }.boxed()).await?;
-        let Some(id) = heard.as_ref().ok().and_then(|heard| heard.follows.clone()).filter(|_| !self.config.shadow)
-        else {
-            return Ok(heard);
+/// Reads a request of the Messages API. One that continues a thread is read with what the thread holds.
+pub(in crate::proxy) async fn hear_messages(
+    app: &App,
+    from_client: &HeaderMap,
+    body: &Bytes,
+) -> Result<Result<Heard, WireError>, Error> {
+    let read = body.clone();
+    let heard = app.aside.reading(body.len(), async move { anthropic::request(&read) }.boxed()).await?;
+    let Some(id) = heard.as_ref().ok().and_then(|heard| heard.follows.clone()).filter(|_| !app.config.shadow) else {
+        return Ok(heard);
+    };
+    let Ok(before) = said_before(app, &id, from_client).await? else {
+        let message = format!("no thread of this key has a reply `{}`", plain::line(&id));
+        return Err(Error::client(404, "thread_not_found", message, "send the whole history under a new thread"));
+    };
+    let (read, size) = (body.clone(), body.len() + before.bytes());
+    app.aside.reading(size, async move { anthropic::going_on(&read, &before) }.boxed()).await
+}
+
+/// What an earlier reply of this key answers, and what it says.
+async fn said_before(app: &App, id: &str, from_client: &HeaderMap) -> Result<Result<Before, Lost>, Error> {
+    // The reply may be queued still.
+    app.store.flush().await;
+    store::blocking(|| {
+        let Some(reply) = app.store.reply(id)? else {
+            let gone = app.store.reply_gone(id)?;
+            return Ok(Err(gone.map_or(Lost::Unknown, |gone| Lost::Pruned(Some(gone)))));
         };
-        let Ok(before) = self.before(&id, from_client).await? else {
-            let message = format!("no thread of this key has a reply `{}`", plain::line(&id));
-            return Err(Error::client(404, "thread_not_found", message, "send the whole history under a new thread"));
-        };
-        let (read, size) = (body.clone(), body.len() + before.bytes());
-        self.aside.reading(size, async move { anthropic::going_on(&read, &before) }.boxed()).await
-    }
-
-    /// What an earlier reply of this key answers, and what it says.
-    async fn before(&self, id: &str, from_client: &HeaderMap) -> Result<Result<Before, Lost>, Error> {
-        // The reply may be queued still.
-        self.store.flush().await;
-        store::blocking(|| {
-            let Some(reply) = self.store.reply(id)? else {
-                let gone = self.store.reply_gone(id)?;
-                return Ok(Err(gone.map_or(Lost::Unknown, |gone| Lost::Pruned(Some(gone)))));
-            };
-            if !self.is_of_key(&reply.conversation, from_client)? {
-                return Ok(Err(Lost::Unknown));
-            }
-            let messages = self.store.messages_to(&reply.chain)?;
-            if messages.len() != reply.depth {
-                return Ok(Err(Lost::Pruned(None)));
-            }
-            let before = Before { head: reply.head, messages, reply: reply.json };
-            let bytes = before.bytes();
-            if bytes as u64 > self.config.limits.max_body_bytes {
-                return Ok(Err(Lost::TooLarge(bytes)));
-            }
-            Ok(Ok(before))
-        })
-    }
-
-    /// Items of earlier replies to this key.
-    async fn items(&self, wanted: &[String], from_client: &HeaderMap) -> Items {
-        if wanted.is_empty() {
-            return Items::new();
+        if !is_of_key(app, &reply.conversation, from_client)? {
+            return Ok(Err(Lost::Unknown));
         }
-        // The reply that they stood in may be queued still.
-        self.store.flush().await;
-        let find = |id: &String| {
-            let item = self.store.item(id).ok().flatten()?;
-            let own = self.is_of_key(&item.conversation, from_client).unwrap_or(false);
-            own.then_some((item.id, item.json))
-        };
-        store::blocking(|| wanted.iter().take(REFERENCES).filter_map(find).collect())
-    }
-
-    /// Refuses fields that refer to what is kept somewhere else, unless the server would pass over them: what it answers to a
-    /// client directly, it answers here. Returns what the client is told then.
-    async fn pass_over(&self, elsewhere: &[&'static str], body: &Bytes) -> Result<Vec<String>, Error> {
-        if elsewhere.is_empty() {
-            return Ok(Vec::new());
+        let messages = app.store.messages_to(&reply.chain)?;
+        if messages.len() != reply.depth {
+            return Ok(Err(Lost::Pruned(None)));
         }
-        let upstream = self.upstream_of(&model_in(body)).await?;
-        let kind = upstream.probe().await?;
-        if let Some(field) = elsewhere.iter().find(|field| !kind.passes_over(field)) {
-            return Err(not_here(field));
+        let before = Before { head: reply.head, messages, reply: reply.json };
+        let bytes = before.bytes();
+        if bytes as u64 > app.config.limits.max_body_bytes {
+            return Ok(Err(Lost::TooLarge(bytes)));
         }
-        let one = |field: &&str| {
-            format!(
-                "`{field}` is not known here, and this server passes over it: the model sees what the request holds alone"
-            )
-        };
-        Ok(elsewhere.iter().map(one).collect())
-    }
+        Ok(Ok(before))
+    })
+}
 
-    /// What keeps what the client may refer to of the reply to a request that `early` is told of.
-    pub(super) fn keeper(self: &Arc<Self>, early: Early) -> Keeper {
-        let app = Arc::clone(self);
-        Box::new(move |kept| {
-            let Some(tip) = early.tip() else { return };
-            let item = |(id, json)| Item { id, conversation: tip.conversation.clone(), json };
-            let items: Vec<Item> = kept.items.into_iter().map(item).collect();
-            let reply = kept.reply.map(|Answered { id, head, json }| Reply {
-                id,
-                conversation: tip.conversation.clone(),
-                chain: tip.chain,
-                depth: tip.depth,
-                head,
-                json,
-            });
-            if items.is_empty() && reply.is_none() {
-                return;
-            }
-            if let Err(e) = app.store.record_later(Batch { items, reply, ..Batch::default() }) {
-                debug!(error = %e, "the items of a reply are not in the record");
-            }
-        })
+/// Items of earlier replies to this key.
+async fn items(app: &App, wanted: &[String], from_client: &HeaderMap) -> Items {
+    if wanted.is_empty() {
+        return Items::new();
     }
+    // The reply that they stood in may be queued still.
+    app.store.flush().await;
+    let find = |id: &String| {
+        let item = app.store.item(id).ok().flatten()?;
+        let own = is_of_key(app, &item.conversation, from_client).unwrap_or(false);
+        own.then_some((item.id, item.json))
+    };
+    store::blocking(|| wanted.iter().take(REFERENCES).filter_map(find).collect())
+}
 
-    /// Says on a reply what of its request could not be said, and keeps that in the record, once for each conversation.
-    pub(super) async fn keep_unsaid(&self, unsaid: Unsaid, to: &mut HeaderMap<HeaderValue>) {
-        if !unsaid.warnings.is_empty() {
-            let said = headers::text(to, &headers::WARNING);
-            let all: Vec<String> = said.into_iter().chain(unsaid.warnings).collect();
-            headers::set(to, "x-windowsill-warning", &plain::line(&all.join("; ")));
-        }
-        let Some(conversation) = conversation(to).filter(|_| !unsaid.originals.is_empty()) else { return };
-        let originals = self.lives.with(&conversation, |live| {
-            let new = |text: &String| live.unsaid.insert(Digest::of(text.as_bytes()));
-            unsaid.originals.into_iter().filter(new).collect::<Vec<String>>()
+/// Refuses fields that refer to what is kept somewhere else, unless the server would pass over them: what it answers to a
+/// client directly, it answers here. Returns what the client is told then.
+async fn pass_over(app: &App, elsewhere: &[&'static str], body: &Bytes) -> Result<Vec<String>, Error> {
+    if elsewhere.is_empty() {
+        return Ok(Vec::new());
+    }
+    let upstream = upstream_of(app, &model_in(body)).await?;
+    let kind = upstream.probe().await?;
+    if let Some(field) = elsewhere.iter().find(|field| !kind.passes_over(field)) {
+        return Err(not_here(field));
+    }
+    let one = |field: &&str| {
+        format!(
+            "`{field}` is not known here, and this server passes over it: the model sees what the request holds alone"
+        )
+    };
+    Ok(elsewhere.iter().map(one).collect())
+}
+
+/// What keeps what the client may refer to of the reply to a request that `early` is told of.
+pub(in crate::proxy) fn keeper(app: &Arc<App>, early: Early) -> Keeper {
+    let owned = Arc::clone(app);
+    Box::new(move |kept| {
+        let Some(tip) = early.tip() else { return };
+        let item = |(id, json)| Item { id, conversation: tip.conversation.clone(), json };
+        let items: Vec<Item> = kept.items.into_iter().map(item).collect();
+        let reply = kept.reply.map(|Answered { id, head, json }| Reply {
+            id,
+            conversation: tip.conversation.clone(),
+            chain: tip.chain,
+            depth: tip.depth,
+            head,
+            json,
         });
-        if originals.is_empty() {
+        if items.is_empty() && reply.is_none() {
             return;
         }
-        let original = |text: String| Original {
-            id: store::original_id(&text),
-            conversation: conversation.clone(),
-            at: 0,
-            kind: "item".into(),
-            tool: None,
-            call: None,
-            text: text.into(),
-            raw: None,
-        };
-        let originals = originals.into_iter().map(original).collect();
-        if let Err(e) = self.store.record_soon(Batch { originals, ..Batch::default() }).await {
-            debug!(error = %e, "items that stand as lines are not in the record");
+        if let Err(e) = owned.store.record_later(Batch { items, reply, ..Batch::default() }) {
+            debug!(error = %e, "the items of a reply are not in the record");
         }
+    })
+}
+
+/// Says on a reply what of its request could not be said, and keeps that in the record, once for each conversation.
+pub(in crate::proxy) async fn keep_unsaid(app: &App, unsaid: Unsaid, to: &mut HeaderMap<HeaderValue>) {
+    if !unsaid.warnings.is_empty() {
+        let said = headers::text(to, &headers::WARNING);
+        let all: Vec<String> = said.into_iter().chain(unsaid.warnings).collect();
+        headers::set(to, "x-windowsill-warning", &plain::line(&all.join("; ")));
+    }
+    let Some(conversation) = conversation(to).filter(|_| !unsaid.originals.is_empty()) else { return };
+    let originals = app.lives.with(&conversation, |live| {
+        let new = |text: &String| live.unsaid.insert(Digest::of(text.as_bytes()));
+        unsaid.originals.into_iter().filter(new).collect::<Vec<String>>()
+    });
+    if originals.is_empty() {
+        return;
+    }
+    let original = |text: String| Original {
+        id: store::original_id(&text),
+        conversation: conversation.clone(),
+        at: 0,
+        kind: "item".into(),
+        tool: None,
+        call: None,
+        text: text.into(),
+        raw: None,
+    };
+    let originals = originals.into_iter().map(original).collect();
+    if let Err(e) = app.store.record_soon(Batch { originals, ..Batch::default() }).await {
+        debug!(error = %e, "items that stand as lines are not in the record");
     }
 }
 

@@ -2,11 +2,16 @@
 //! answer it, and says the reply in the client's words again. What is off, or cannot be read, passes through.
 
 pub(super) mod dialect;
-mod embeds;
+pub(super) mod embeds;
 mod items;
 mod shadow;
 mod waiting;
 
+use crate::proxy::doors::dialect::unread;
+use crate::proxy::doors::shadow::shadowed;
+use crate::proxy::doors::waiting::{answer, body_of};
+use crate::proxy::servers::upstream_of;
+use crate::proxy::traffic::using;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -20,44 +25,42 @@ use super::turn::relay;
 use super::{App, Body, Error};
 use crate::wire::json::Fields;
 
-impl App {
-    /// Answers a chat completion request.
-    ///
-    /// # Errors
-    /// What the caller must be told: its own mistake, no upstream, or a prompt that cannot be made to fit.
-    pub async fn chat(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
-        if headers::is_off(&parts.headers, &headers::SWITCH) {
-            return self.pass(parts, body).await;
-        }
-        if self.config.shadow {
-            return self.shadowed(parts, body.clone(), Ok(body)).await;
-        }
-        match self.answer(parts, body.clone(), &Early::default()).await {
-            Err(Error::Unread(why)) => self.unread(parts, body, why).await,
-            answered => Ok(answered?.map(|answer| self.body_of(answer))),
-        }
+/// Answers a chat completion request.
+///
+/// # Errors
+/// What the caller must be told: its own mistake, no upstream, or a prompt that cannot be made to fit.
+pub async fn chat(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
+    if headers::is_off(&parts.headers, &headers::SWITCH) {
+        return pass(app, parts, body).await;
     }
+    if app.config.shadow {
+        return shadowed(app, parts, body.clone(), Ok(body)).await;
+    }
+    match answer(app, parts, body.clone(), &Early::default()).await {
+        Err(Error::Unread(why)) => unread(app, parts, body, why).await,
+        answered => Ok(answered?.map(|answer| body_of(app, answer))),
+    }
+}
 
-    /// Passes a request through untouched.
-    ///
-    /// # Errors
-    /// When no upstream can be reached.
-    pub async fn pass(&self, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
-        let read = body.clone();
-        let model = self.aside.reading(body.len(), async move { model_in(&read) }.boxed()).await?;
-        let upstream = self.upstream_of(&model).await?;
-        let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
-        let headers = self.outgoing(&parts.headers);
-        let using = self.using(&upstream, &model).await;
-        let reply = upstream.pass(parts.method.clone(), path, &headers, body.into()).await?;
-        let mut response = Response::builder().status(reply.status);
-        if let Some(h) = response.headers_mut() {
-            *h = reply.headers;
-        }
-        response
-            .body(relay::through(reply.body.inspect(move |_| _ = &using)))
-            .map_err(|e| Error::Internal { doing: "build the reply", source: Box::new(e) })
+/// Passes a request through untouched.
+///
+/// # Errors
+/// When no upstream can be reached.
+pub async fn pass(app: &App, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
+    let read = body.clone();
+    let model = app.aside.reading(body.len(), async move { model_in(&read) }.boxed()).await?;
+    let upstream = upstream_of(app, &model).await?;
+    let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
+    let headers = app.outgoing(&parts.headers);
+    let using = using(app, &upstream, &model).await;
+    let reply = upstream.pass(parts.method.clone(), path, &headers, body.into()).await?;
+    let mut response = Response::builder().status(reply.status);
+    if let Some(h) = response.headers_mut() {
+        *h = reply.headers;
     }
+    response
+        .body(relay::through(reply.body.inspect(move |_| _ = &using)))
+        .map_err(|e| Error::Internal { doing: "build the reply", source: Box::new(e) })
 }
 
 /// The `model` a request body names, if it is a JSON object that names one.

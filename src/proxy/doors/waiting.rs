@@ -2,6 +2,7 @@
 //! reads the prompt or a brief is written, and then something that means nothing until there is more to say. What goes wrong
 //! after that is told within the stream. A client that asked for one whole reply cannot be kept waiting this way.
 
+use crate::proxy::turn::answered;
 use crate::proxy::turn::early::Early;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,70 +31,68 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 type Answering = BoxFuture<'static, Result<Response<Answer>, Error>>;
 
-impl App {
-    /// Answers a request that is neither passed nor shadowed. Where a stream was asked for and the answer takes long, the head
-    /// of the reply goes out before it.
-    pub(super) async fn answer(
-        self: &Arc<Self>,
-        parts: &Parts,
-        body: Bytes,
-        early: &Early,
-    ) -> Result<Response<Answer>, Error> {
-        let (app, parts, known) = (Arc::clone(self), parts.clone(), early.clone());
-        let answering = async move {
-            let answered = app.answered(&parts, body, &known).await;
-            app.note_failure(&known, &answered);
-            answered
-        };
-        let mut answer = answering.boxed();
-        let mut patience = Duration::from_secs(self.config.limits.head_seconds);
-        loop {
-            if let Ok(answered) = tokio::time::timeout(patience, &mut answer).await {
-                return answered;
-            }
-            let stream = early.0.lock().stream;
-            match stream {
-                Some(true) => return Ok(begun(early, answer)),
-                Some(false) => return answer.await,
-                None => patience = LOOK_AGAIN,
-            }
+/// Answers a request that is neither passed nor shadowed. Where a stream was asked for and the answer takes long, the head
+/// of the reply goes out before it.
+pub(in crate::proxy) async fn answer(
+    app: &Arc<App>,
+    parts: &Parts,
+    body: Bytes,
+    early: &Early,
+) -> Result<Response<Answer>, Error> {
+    let (owned, parts, known) = (Arc::clone(app), parts.clone(), early.clone());
+    let answering = async move {
+        let answered = answered(&owned, &parts, body, &known).await;
+        note_failure(&owned, &known, &answered);
+        answered
+    };
+    let mut answer = answering.boxed();
+    let mut patience = Duration::from_secs(app.config.limits.head_seconds);
+    loop {
+        if let Ok(answered) = tokio::time::timeout(patience, &mut answer).await {
+            return answered;
+        }
+        let stream = early.0.lock().stream;
+        match stream {
+            Some(true) => return Ok(begun(early, answer)),
+            Some(false) => return answer.await,
+            None => patience = LOOK_AGAIN,
         }
     }
+}
 
-    /// Counts a request that failed, and puts it into the trace: whoever looks there sees failures, too. The event has the status and
-    /// the code, and the words only where they are ours or the network's: what a server says of a request may quote it.
-    fn note_failure(&self, early: &Early, answered: &Result<Response<Answer>, Error>) {
-        let (status, code, reason) = match answered {
-            Ok(response) if response.status().is_success() => return,
-            // The server may answer it yet.
-            Err(Error::Unread(_)) => return,
-            Ok(response) => (response.status().as_u16(), None, Some("the server's own answer".to_owned())),
-            Err(e) => (e.status(), e.code(), e.reason()),
-        };
-        if answered.is_err() {
-            self.metrics.failed(status);
-        }
-        let (conversation, model) = early.0.lock().of.clone().unzip();
-        let data = json!({"status": status, "code": code, "reason": reason, "model": model});
-        let event = Event { now_ms: now_ms(), conversation, kind: "request_failed".into(), data };
-        if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
-            warn!(error = %e, "a request that failed is not in the trace");
-        }
+/// Counts a request that failed, and puts it into the trace: whoever looks there sees failures, too. The event has the status and
+/// the code, and the words only where they are ours or the network's: what a server says of a request may quote it.
+fn note_failure(app: &App, early: &Early, answered: &Result<Response<Answer>, Error>) {
+    let (status, code, reason) = match answered {
+        Ok(response) if response.status().is_success() => return,
+        // The server may answer it yet.
+        Err(Error::Unread(_)) => return,
+        Ok(response) => (response.status().as_u16(), None, Some("the server's own answer".to_owned())),
+        Err(e) => (e.status(), e.code(), e.reason()),
+    };
+    if answered.is_err() {
+        app.metrics.failed(status);
     }
+    let (conversation, model) = early.0.lock().of.clone().unzip();
+    let data = json!({"status": status, "code": code, "reason": reason, "model": model});
+    let event = Event { now_ms: now_ms(), conversation, kind: "request_failed".into(), data };
+    if let Err(e) = app.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
+        warn!(error = %e, "a request that failed is not in the trace");
+    }
+}
 
-    /// The bytes of an answer, kept alive where it is a stream.
-    pub(super) fn body_of(&self, answer: Answer) -> Body {
-        let events = match answer {
-            Answer::Body(body) => return body,
-            Answer::Events(events) => events,
-        };
-        StreamBody::new(kept_alive(events, self.quiet()).map(|e| Ok(Frame::data(e.raw)))).boxed_unsync()
-    }
+/// The bytes of an answer, kept alive where it is a stream.
+pub(in crate::proxy) fn body_of(app: &App, answer: Answer) -> Body {
+    let events = match answer {
+        Answer::Body(body) => return body,
+        Answer::Events(events) => events,
+    };
+    StreamBody::new(kept_alive(events, quiet(app)).map(|e| Ok(Frame::data(e.raw)))).boxed_unsync()
+}
 
-    /// How long a stream may be silent.
-    pub(super) fn quiet(&self) -> Duration {
-        Duration::from_secs(self.config.limits.ping_seconds)
-    }
+/// How long a stream may be silent.
+pub(in crate::proxy) fn quiet(app: &App) -> Duration {
+    Duration::from_secs(app.config.limits.ping_seconds)
 }
 
 /// The head of a reply, before the rest of it is known.

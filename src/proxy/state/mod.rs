@@ -4,6 +4,7 @@
 pub(super) mod gauge;
 pub(super) mod headers;
 pub(super) mod live;
+pub(super) mod notes;
 pub(super) mod scope;
 pub(super) mod sent;
 pub(super) mod standing;

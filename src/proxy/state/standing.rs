@@ -152,72 +152,70 @@ pub(in crate::proxy) fn matched(body: &[Message], patterns: &[PinPattern]) -> Ve
     out
 }
 
-impl App {
-    /// What is wanted of a conversation; of a fork that nobody said anything of, what was wanted of the one it parted from.
-    pub(in crate::proxy) fn standing(&self, id: &str, parent: Option<&str>) -> Result<Arc<Standing>, Error> {
-        for name in [Some(id), parent].into_iter().flatten() {
-            if let Some(json) = self.store.standing(name)? {
-                // By way of a tree: numbers keep their digits here, and a flattened type cannot read them otherwise.
-                let read = serde_json::from_str::<serde_json::Value>(&json).and_then(serde_json::from_value);
-                return read
-                    .map(Arc::new)
-                    .map_err(|e| Error::Internal { doing: "read what is pinned", source: Box::new(e) });
-            }
+/// What is wanted of a conversation; of a fork that nobody said anything of, what was wanted of the one it parted from.
+pub(in crate::proxy) fn standing_of(app: &App, id: &str, parent: Option<&str>) -> Result<Arc<Standing>, Error> {
+    for name in [Some(id), parent].into_iter().flatten() {
+        if let Some(json) = app.store.standing(name)? {
+            // By way of a tree: numbers keep their digits here, and a flattened type cannot read them otherwise.
+            let read = serde_json::from_str::<serde_json::Value>(&json).and_then(serde_json::from_value);
+            return read
+                .map(Arc::new)
+                .map_err(|e| Error::Internal { doing: "read what is pinned", source: Box::new(e) });
         }
-        Ok(Arc::default())
     }
+    Ok(Arc::default())
+}
 
-    /// Changes what is wanted of a conversation, and waits until that is in the record.
-    pub(in crate::proxy) async fn change_standing<T>(
-        &self,
-        id: &str,
-        change: impl FnOnce(&mut Standing) -> T,
-    ) -> Result<T, Error> {
-        // One at a time: each reads what the last one wrote.
-        let _turn = self.standing_turn.lock().await;
-        let mut standing = Standing::clone(&*self.standing(id, None)?);
-        let done = change(&mut standing);
-        self.store
-            .record(Batch { standing: Some((id.to_owned(), text(&standing))), durable: true, ..Batch::default() })
-            .await?;
-        Ok(done)
-    }
+/// Changes what is wanted of a conversation, and waits until that is in the record.
+pub(in crate::proxy) async fn change_standing<T>(
+    app: &App,
+    id: &str,
+    change: impl FnOnce(&mut Standing) -> T,
+) -> Result<T, Error> {
+    // One at a time: each reads what the last one wrote.
+    let _turn = app.standing_turn.lock().await;
+    let mut standing = Standing::clone(&*standing_of(app, id, None)?);
+    let done = change(&mut standing);
+    app.store
+        .record(Batch { standing: Some((id.to_owned(), text(&standing))), durable: true, ..Batch::default() })
+        .await?;
+    Ok(done)
+}
 
-    /// What is wanted, for this history at this window.
-    pub(in crate::proxy) fn held(
-        &self,
-        key: &ModelKey,
-        standing: &Standing,
-        patterns: &[PinPattern],
-        body: &[Message],
-        window: Tokens,
-    ) -> Held {
-        let mut out = Held { paused: standing.paused, ..Held::default() };
-        if standing.pins.is_empty() && patterns.is_empty() {
-            return out;
-        }
-        for pin in &standing.pins {
-            match &pin.what {
-                What::Text(text) => out.texts.push(Pin { text: Arc::clone(text), at: said_at(body, text) }),
-                What::Message(..) => out.messages.extend(pin.what.place(body)),
-            }
-        }
-        // The newest lines come first where not all find room.
-        let (mut room, mut lines) = (window / ALL_PINS / 2, Vec::new());
-        for Matched { line, at, .. } in matched(body, patterns).into_iter().rev() {
-            let tokens = self.measure.count(key, &line);
-            if tokens <= room.min(window / LARGEST_PIN) {
-                room -= tokens;
-                lines.push(Pin { text: line.into(), at: Some(at) });
-            } else {
-                out.left_out += 1;
-            }
-        }
-        out.texts.extend(lines.into_iter().rev());
-        let block = pinned::block(&out.texts, &|_| false);
-        out.tokens = if block.is_empty() { 0 } else { self.measure.count(key, &block) };
-        out
+/// What is wanted, for this history at this window.
+pub(in crate::proxy) fn held(
+    app: &App,
+    key: &ModelKey,
+    standing: &Standing,
+    patterns: &[PinPattern],
+    body: &[Message],
+    window: Tokens,
+) -> Held {
+    let mut out = Held { paused: standing.paused, ..Held::default() };
+    if standing.pins.is_empty() && patterns.is_empty() {
+        return out;
     }
+    for pin in &standing.pins {
+        match &pin.what {
+            What::Text(text) => out.texts.push(Pin { text: Arc::clone(text), at: said_at(body, text) }),
+            What::Message(..) => out.messages.extend(pin.what.place(body)),
+        }
+    }
+    // The newest lines come first where not all find room.
+    let (mut room, mut lines) = (window / ALL_PINS / 2, Vec::new());
+    for Matched { line, at, .. } in matched(body, patterns).into_iter().rev() {
+        let tokens = app.measure.count(key, &line);
+        if tokens <= room.min(window / LARGEST_PIN) {
+            room -= tokens;
+            lines.push(Pin { text: line.into(), at: Some(at) });
+        } else {
+            out.left_out += 1;
+        }
+    }
+    out.texts.extend(lines.into_iter().rev());
+    let block = pinned::block(&out.texts, &|_| false);
+    out.tokens = if block.is_empty() { 0 } else { app.measure.count(key, &block) };
+    out
 }
 
 /// As it is kept.

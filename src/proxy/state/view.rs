@@ -18,26 +18,24 @@ pub(in crate::proxy) struct Subject<'a> {
     pub(in crate::proxy) old: &'a View,
 }
 
-impl App {
-    /// The view that a plan makes, and what must be saved before it is sent.
-    ///
-    /// # Errors
-    /// When the record cannot be asked.
-    pub(in crate::proxy) fn make_view(
-        &self,
-        of: &Subject<'_>,
-        plan: &Plan,
-        words: Words<'_>,
-    ) -> Result<Applied, store::Error> {
-        let count = |text: &str| self.measure.text(of.key, of.own, text);
-        apply::apply(&apply::Input {
-            conversation: of.conversation,
-            id: of.id,
-            plan,
-            old: of.old,
-            store: &self.store,
-            count: &count,
-            words,
-        })
-    }
+/// The view that a plan makes, and what must be saved before it is sent.
+///
+/// # Errors
+/// When the record cannot be asked.
+pub(in crate::proxy) fn make_view(
+    app: &App,
+    of: &Subject<'_>,
+    plan: &Plan,
+    words: Words<'_>,
+) -> Result<Applied, store::Error> {
+    let count = |text: &str| app.measure.text(of.key, of.own, text);
+    apply::apply(&apply::Input {
+        conversation: of.conversation,
+        id: of.id,
+        plan,
+        old: of.old,
+        store: &app.store,
+        count: &count,
+        words,
+    })
 }

@@ -140,42 +140,40 @@ fn key(from_client: &HeaderMap) -> Option<Digest> {
     (!keys.is_empty()).then(|| Digest::of(&all.collect::<Vec<_>>().join(&b'\n')))
 }
 
-impl App {
-    /// Whose a conversation is; `None` where it was recorded before that was kept.
-    pub(in crate::proxy) fn whose(&self, id: &str) -> Result<Option<Arc<Whose>>, Error> {
-        if let Some(known) = self.lives.with(id, |live| live.whose.clone()) {
-            return Ok(Some(known));
-        }
-        let row = match self.store.conversation(id) {
-            Err(crate::store::Error::Ambiguous { .. }) => None,
-            found => found?.filter(|row| row.id == id),
-        };
-        let read = row.and_then(|row| Whose::deserialize(row.state.get("whose")?).ok()).map(Arc::new);
-        if let Some(read) = &read {
-            self.lives.with(id, |live| live.whose.get_or_insert_with(|| Arc::clone(read)).clone());
-        }
-        Ok(read)
+/// Whose a conversation is; `None` where it was recorded before that was kept.
+pub(in crate::proxy) fn whose_is(app: &App, id: &str) -> Result<Option<Arc<Whose>>, Error> {
+    if let Some(known) = app.lives.with(id, |live| live.whose.clone()) {
+        return Ok(Some(known));
     }
+    let row = match app.store.conversation(id) {
+        Err(crate::store::Error::Ambiguous { .. }) => None,
+        found => found?.filter(|row| row.id == id),
+    };
+    let read = row.and_then(|row| Whose::deserialize(row.state.get("whose")?).ok()).map(Arc::new);
+    if let Some(read) = &read {
+        app.lives.with(id, |live| live.whose.get_or_insert_with(|| Arc::clone(read)).clone());
+    }
+    Ok(read)
+}
 
-    /// Whether a conversation is of the key that a client sends.
-    pub(in crate::proxy) fn is_of_key(&self, id: &str, from_client: &HeaderMap) -> Result<bool, Error> {
-        let key = key(from_client).map(|key| key.hex());
-        Ok(self.whose(id)?.map_or(key.is_none(), |whose| whose.key == key))
-    }
+/// Whether a conversation is of the key that a client sends.
+pub(in crate::proxy) fn is_of_key(app: &App, id: &str, from_client: &HeaderMap) -> Result<bool, Error> {
+    let key = key(from_client).map(|key| key.hex());
+    Ok(whose_is(app, id)?.map_or(key.is_none(), |whose| whose.key == key))
+}
 
-    /// How near a request is to a conversation. One that was recorded before it was kept whose it is goes to the first client
-    /// that has its history, unless that one names another session.
-    pub(in crate::proxy) fn kin(&self, id: &str, asks: &Whose, goes_on: usize) -> Result<Kin, Error> {
-        if let Some(whose) = self.whose(id)? {
-            return Ok(whose.kin(asks, goes_on));
-        }
-        let session = match self.store.conversation(id) {
-            Err(crate::store::Error::Ambiguous { .. }) => None,
-            found => found?.filter(|row| row.id == id).and_then(|row| row.session),
-        };
-        let same = session.is_none() || asks.session.is_none() || session == asks.session;
-        Ok(if same { Kin::Same } else { Kin::Not })
+/// How near a request is to a conversation. One that was recorded before it was kept whose it is goes to the first client
+/// that has its history, unless that one names another session.
+pub(in crate::proxy) fn kin(app: &App, id: &str, asks: &Whose, goes_on: usize) -> Result<Kin, Error> {
+    if let Some(whose) = whose_is(app, id)? {
+        return Ok(whose.kin(asks, goes_on));
     }
+    let session = match app.store.conversation(id) {
+        Err(crate::store::Error::Ambiguous { .. }) => None,
+        found => found?.filter(|row| row.id == id).and_then(|row| row.session),
+    };
+    let same = session.is_none() || asks.session.is_none() || session == asks.session;
+    Ok(if same { Kin::Same } else { Kin::Not })
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use tracing::{debug, warn};
 use super::attempt::fingerprint;
 use super::place::said;
 use super::prepared::Prepared;
-use super::save::update;
+use super::save::updated;
 use super::{gauge, relay};
 use crate::clock::now_ms;
 use crate::conversation::{Digest, Tokens};
@@ -39,140 +39,138 @@ pub(in crate::proxy) struct Accounted {
     pub(in crate::proxy) end: relay::End,
 }
 
-impl App {
-    /// Takes in what a reply reported.
-    pub(in crate::proxy) fn account(
-        self: &Arc<Self>,
-        upstream: Arc<Upstream>,
-        headers: &HeaderMap,
-        mut prepared: Prepared,
-        mut reported: Reported,
-        end: relay::End,
-        started: Instant,
-    ) {
-        prepared.flight = None;
-        prepared.room = None;
-        let doubted = without_doubtful(&mut prepared, &mut reported);
-        self.metrics.spend("main", &reported);
-        if let Some(prefix) = prepared.prefix {
-            self.metrics.prefix(prefix.tokens, prefix.because.map(|b| (b.as_str(), prefix.lost)));
-        }
-        let mut events = vec![usage_event(&upstream, &prepared, &reported, &end, started)];
-        events.extend(mismatch_event(&prepared));
-        events.extend(doubted.map(|tokens| doubted_event(&prepared, tokens)));
-        let counted = prepared.counted(&reported).filter(|n| *n > 0);
-        let far_below = counted.is_some_and(|n| !prepared.is_plausible(n));
-        let dropped = counted.filter(|exact| self.looks_dropped(&prepared, *exact));
-        events.extend(dropped.map(|exact| dropped_event(&prepared, exact)));
-        // What a server counted of the messages that it kept is no count of what was sent.
-        let counted = counted.filter(|_| dropped.is_none() && !far_below);
-        let answered = counted.or(prepared.sureness.is_exact().then_some(prepared.tokens));
-        if let Some(prompt) = answered.filter(|_| end == relay::End::Complete && dropped.is_none()) {
-            self.measure.windows.answered(&upstream, &prepared.request.model, prompt);
-        }
-        if let Some(exact) = counted {
-            aside::once(prepared.request.body.len(), || self.learn_from(&prepared, exact));
-        }
-        if !matches!(end, relay::End::Failed(_)) {
-            let depth = prepared.chain.len();
-            self.lives.with(&prepared.id, |l| l.taken = prepared.chain.last().map(|tip| (*tip, depth)));
-        }
-        self.remember_reply(&upstream, &prepared, &reported, counted, events);
-        (self.after)(self, Accounted { upstream, headers: headers.clone(), prepared, reported, end });
+/// Takes in what a reply reported.
+pub(in crate::proxy) fn account(
+    app: &Arc<App>,
+    upstream: Arc<Upstream>,
+    headers: &HeaderMap,
+    mut prepared: Prepared,
+    mut reported: Reported,
+    end: relay::End,
+    started: Instant,
+) {
+    prepared.flight = None;
+    prepared.room = None;
+    let doubted = without_doubtful(&mut prepared, &mut reported);
+    app.metrics.spend("main", &reported);
+    if let Some(prefix) = prepared.prefix {
+        app.metrics.prefix(prefix.tokens, prefix.because.map(|b| (b.as_str(), prefix.lost)));
     }
+    let mut events = vec![usage_event(&upstream, &prepared, &reported, &end, started)];
+    events.extend(mismatch_event(&prepared));
+    events.extend(doubted.map(|tokens| doubted_event(&prepared, tokens)));
+    let counted = prepared.counted(&reported).filter(|n| *n > 0);
+    let far_below = counted.is_some_and(|n| !prepared.is_plausible(n));
+    let dropped = counted.filter(|exact| looks_dropped(app, &prepared, *exact));
+    events.extend(dropped.map(|exact| dropped_event(&prepared, exact)));
+    // What a server counted of the messages that it kept is no count of what was sent.
+    let counted = counted.filter(|_| dropped.is_none() && !far_below);
+    let answered = counted.or(prepared.sureness.is_exact().then_some(prepared.tokens));
+    if let Some(prompt) = answered.filter(|_| end == relay::End::Complete && dropped.is_none()) {
+        app.measure.windows.answered(&upstream, &prepared.request.model, prompt);
+    }
+    if let Some(exact) = counted {
+        aside::once(prepared.request.body.len(), || learn_from(app, &prepared, exact));
+    }
+    if !matches!(end, relay::End::Failed(_)) {
+        let depth = prepared.chain.len();
+        app.lives.with(&prepared.id, |l| l.taken = prepared.chain.last().map(|tip| (*tip, depth)));
+    }
+    remember_reply(app, &upstream, &prepared, &reported, counted, events);
+    (app.after)(app, Accounted { upstream, headers: headers.clone(), prepared, reported, end });
+}
 
-    /// Learns from what the server counted.
-    fn learn_from(&self, prepared: &Prepared, exact: Tokens) {
-        let conversation = &prepared.request.conversation;
-        let sample = self.measure.sample(conversation, &prepared.view, prepared.known);
-        self.measure.learn(&prepared.key, &sample, exact);
-        if let Some(own) = &prepared.own {
-            own.learn(prepared.tokens, exact);
+/// Learns from what the server counted.
+fn learn_from(app: &App, prepared: &Prepared, exact: Tokens) {
+    let conversation = &prepared.request.conversation;
+    let sample = app.measure.sample(conversation, &prepared.view, prepared.known);
+    app.measure.learn(&prepared.key, &sample, exact);
+    if let Some(own) = &prepared.own {
+        own.learn(prepared.tokens, exact);
+    }
+}
+
+/// Keeps what a reply told: in memory, and in the record.
+fn remember_reply(
+    app: &App,
+    upstream: &Upstream,
+    prepared: &Prepared,
+    reported: &Reported,
+    counted: Option<Tokens>,
+    events: Vec<Event>,
+) {
+    let sent = if prepared.recalled.is_empty() { counted } else { counted.and(reported.prompt) };
+    let gauge = gauge::after_reply(&app.measure, prepared, sent);
+    let kept = app.lives.with(&prepared.id, |l| {
+        l.spend.add(reported);
+        l.books.see(now_ms());
+        l.replied = said(&reported.text);
+        l.held = reported.prompt.map(|prompt| (prompt, reported.completion));
+        if let (Some(exact), Some(tip)) = (counted, prepared.chain.last()) {
+            let known = Known { messages: prepared.chain.len(), tokens: exact };
+            l.known = Some((*tip, fingerprint(&prepared.view, &prepared.key), known));
+        }
+        // A brief that was folded in is no longer ahead of anything; the record of a task that this reply finished is.
+        if prepared.actions.contains(&"summarize") {
+            l.brief.take_if(|brief| brief.covers < prepared.chain.len());
+        }
+        Kept::of(l)
+    });
+    if let Some(tip) = prepared.chain.last().copied() {
+        let update = updated(upstream, prepared, tip, (&kept, &gauge), now_ms());
+        let conversation = (!prepared.repeats_a_beginning).then_some(update);
+        let view = fingerprint(&prepared.view, &prepared.key);
+        let counted = counted.map(|tokens| Counted { chain: tip, view, tokens });
+        // Only now: what a server refuses is no spelling to remember.
+        let respelled = respelled(prepared);
+        let batch = Batch { conversation, counted, respelled, events, ..Batch::default() };
+        if let Err(e) = app.store.record_later(batch) {
+            debug!(error = %e, "a reply's figures were not recorded");
         }
     }
+}
 
-    /// Keeps what a reply told: in memory, and in the record.
-    fn remember_reply(
-        &self,
-        upstream: &Upstream,
-        prepared: &Prepared,
-        reported: &Reported,
-        counted: Option<Tokens>,
-        events: Vec<Event>,
-    ) {
-        let sent = if prepared.recalled.is_empty() { counted } else { counted.and(reported.prompt) };
-        let gauge = gauge::after_reply(&self.measure, prepared, sent);
-        let kept = self.lives.with(&prepared.id, |l| {
-            l.spend.add(reported);
-            l.books.see(now_ms());
-            l.replied = said(&reported.text);
-            l.held = reported.prompt.map(|prompt| (prompt, reported.completion));
-            if let (Some(exact), Some(tip)) = (counted, prepared.chain.last()) {
-                let known = Known { messages: prepared.chain.len(), tokens: exact };
-                l.known = Some((*tip, fingerprint(&prepared.view, &prepared.key), known));
-            }
-            // A brief that was folded in is no longer ahead of anything; the record of a task that this reply finished is.
-            if prepared.actions.contains(&"summarize") {
-                l.brief.take_if(|brief| brief.covers < prepared.chain.len());
-            }
-            Kept::of(l)
-        });
-        if let Some(tip) = prepared.chain.last().copied() {
-            let update = update(upstream, prepared, tip, (&kept, &gauge), now_ms());
-            let conversation = (!prepared.repeats_a_beginning).then_some(update);
-            let view = fingerprint(&prepared.view, &prepared.key);
-            let counted = counted.map(|tokens| Counted { chain: tip, view, tokens });
-            // Only now: what a server refuses is no spelling to remember.
-            let respelled = respelled(prepared);
-            let batch = Batch { conversation, counted, respelled, events, ..Batch::default() };
-            if let Err(e) = self.store.record_later(batch) {
-                debug!(error = %e, "a reply's figures were not recorded");
-            }
-        }
-    }
+/// Whether a server took far less than was sent. Only said where the estimate has been right before.
+fn looks_dropped(app: &App, prepared: &Prepared, exact: Tokens) -> bool {
+    let counted = matches!(prepared.sureness, Sureness::Counted | Sureness::Own(_));
+    let trusted = counted || app.measure.sureness(&prepared.key) == Sureness::Calibrated;
+    let sure = if counted { prepared.tokens } else { at_least(prepared.tokens, prepared.known) };
+    trusted && prepared.tokens > 512 && f64::from(exact) < f64::from(sure) * DROPPED_BELOW
+}
 
-    /// Whether a server took far less than was sent. Only said where the estimate has been right before.
-    fn looks_dropped(&self, prepared: &Prepared, exact: Tokens) -> bool {
-        let counted = matches!(prepared.sureness, Sureness::Counted | Sureness::Own(_));
-        let trusted = counted || self.measure.sureness(&prepared.key) == Sureness::Calibrated;
-        let sure = if counted { prepared.tokens } else { at_least(prepared.tokens, prepared.known) };
-        trusted && prepared.tokens > 512 && f64::from(exact) < f64::from(sure) * DROPPED_BELOW
+/// Notes that the window is another than it was taken for.
+pub(in crate::proxy) fn note_window(app: &App, prepared: &Prepared, window: Tokens) {
+    let event = Event {
+        now_ms: now_ms(),
+        conversation: Some(prepared.id.clone()),
+        kind: "window_changed".into(),
+        data: json!({"model": prepared.request.model, "was": prepared.window.tokens, "window": window, "source": "learned from a refusal"}),
+    };
+    if let Err(e) = app.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
+        debug!(error = %e, "an event was not recorded");
     }
+}
 
-    /// Notes that the window is another than it was taken for.
-    pub(in crate::proxy) fn note_window(&self, prepared: &Prepared, window: Tokens) {
-        let event = Event {
-            now_ms: now_ms(),
-            conversation: Some(prepared.id.clone()),
-            kind: "window_changed".into(),
-            data: json!({"model": prepared.request.model, "was": prepared.window.tokens, "window": window, "source": "learned from a refusal"}),
-        };
-        if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
-            debug!(error = %e, "an event was not recorded");
-        }
-    }
+/// The error when the server refuses the second, harder try too.
+pub(in crate::proxy) fn refused_twice(_app: &App, prepared: &Prepared, refusal: Refusal) -> Error {
+    let window = refusal.window.or(prepared.window.tokens).unwrap_or(0);
+    let regions = refusal.prompt.map_or(prepared.after, |prompt| prepared.after.of_prompt(prompt));
+    Error::cannot_fit(&prepared.request.model, window, "learned from a refusal", &regions, prepared.lines.limit)
+}
 
-    /// The error when the server refuses the second, harder try too.
-    pub(in crate::proxy) fn refused_twice(&self, prepared: &Prepared, refusal: Refusal) -> Error {
-        let window = refusal.window.or(prepared.window.tokens).unwrap_or(0);
-        let regions = refusal.prompt.map_or(prepared.after, |prompt| prepared.after.of_prompt(prompt));
-        Error::cannot_fit(&prepared.request.model, window, "learned from a refusal", &regions, prepared.lines.limit)
-    }
-
-    /// A refusal that teaches nothing is passed on in words that clients know, with the server's own.
-    pub(in crate::proxy) fn pass_refusal(&self, prepared: &Prepared, body: &[u8]) -> Error {
-        let said = String::from_utf8_lossy(&body[..body.len().min(600)]).into_owned();
-        Error::client(
-            400,
-            "context_length_exceeded",
-            format!(
-                "the prompt is too long for `{}`: about {} tokens were sent and the server refused them without saying its \
-                 maximum context length: {said}",
-                prepared.request.model, prepared.tokens
-            ),
-            "set `num_ctx` in windowsill's config to the window the server was started with",
-        )
-    }
+/// A refusal that teaches nothing is passed on in words that clients know, with the server's own.
+pub(in crate::proxy) fn pass_refusal(_app: &App, prepared: &Prepared, body: &[u8]) -> Error {
+    let said = String::from_utf8_lossy(&body[..body.len().min(600)]).into_owned();
+    Error::client(
+        400,
+        "context_length_exceeded",
+        format!(
+            "the prompt is too long for `{}`: about {} tokens were sent and the server refused them without saying its \
+             maximum context length: {said}",
+            prepared.request.model, prepared.tokens
+        ),
+        "set `num_ctx` in windowsill's config to the window the server was started with",
+    )
 }
 
 /// Takes the size of a prompt out of what a server reported where it cannot have counted that. Returns what it said.

@@ -86,124 +86,127 @@ impl Admitted {
     }
 }
 
-impl App {
-    /// Has a list stand for the tools of a request, where it is to.
-    pub(in crate::proxy) fn admit(
-        &self,
-        request: &mut Request,
-        situation: &Situation<'_>,
-        warnings: &mut Vec<String>,
-    ) -> Result<Option<std::sync::Arc<Admitted>>, Error> {
-        let history = &situation.history;
-        let listing = wish(situation, warnings);
-        let answerable = request.choices == 1 && situation.policy.policy.template.tool_role;
-        let Some(own) = request.conversation.tools.clone().filter(|_| listing != Listing::AsSent && answerable) else {
-            return Ok(None);
-        };
-        let window = situation.known_window();
-        let stored = self.list_noted(&history.chain, Digest::of(&own))?;
-        let sent = match &stored {
-            Some(list) if list.of == Digest::of(&own) => list.sent,
-            _ if listing == Listing::Auto && !is_long(request, &own, window) => return Ok(None),
-            _ => self.measure.count(&situation.key, &String::from_utf8_lossy(&own)),
-        };
-        let crowded = stored.is_some() || listing == Listing::Index || self.is_crowded(request, situation, sent);
-        if !crowded {
-            return Ok(None);
-        }
-        let catalog = match Catalog::read(&own) {
-            Ok(catalog) if catalog.tools.iter().any(|t| t.is_function) => catalog,
-            Ok(_) => return Ok(None),
-            Err(why) => {
-                warnings.push(format!("the tools were forwarded as sent, not by index: {why}"));
-                return Ok(None);
-            }
-        };
-        let (list, is_new) = self.list_of(&catalog, &own, sent, stored, request, situation);
-        if is_new && self.measure.count(&situation.key, &String::from_utf8_lossy(&list.tools)) >= sent {
-            // So few that naming them takes more than showing them.
+/// Has a list stand for the tools of a request, where it is to.
+pub(in crate::proxy) fn admit(
+    app: &App,
+    request: &mut Request,
+    situation: &Situation<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<Option<std::sync::Arc<Admitted>>, Error> {
+    let history = &situation.history;
+    let listing = wish(situation, warnings);
+    let answerable = request.choices == 1 && situation.policy.policy.template.tool_role;
+    let Some(own) = request.conversation.tools.clone().filter(|_| listing != Listing::AsSent && answerable) else {
+        return Ok(None);
+    };
+    let window = situation.known_window();
+    let stored = list_noted(app, &history.chain, Digest::of(&own))?;
+    let sent = match &stored {
+        Some(list) if list.of == Digest::of(&own) => list.sent,
+        _ if listing == Listing::Auto && !is_long(request, &own, window) => return Ok(None),
+        _ => app.measure.count(&situation.key, &String::from_utf8_lossy(&own)),
+    };
+    let crowded = stored.is_some() || listing == Listing::Index || is_crowded(app, request, situation, sent);
+    if !crowded {
+        return Ok(None);
+    }
+    let catalog = match Catalog::read(&own) {
+        Ok(catalog) if catalog.tools.iter().any(|t| t.is_function) => catalog,
+        Ok(_) => return Ok(None),
+        Err(why) => {
+            warnings.push(format!("the tools were forwarded as sent, not by index: {why}"));
             return Ok(None);
         }
-        let admitted = Admitted::new(catalog, list, is_new);
-        if is_new {
-            info!(conversation = history.id, sent, full = admitted.list.full.len(), "tools by index");
-            // What the server counted was a prompt with other tools.
-            self.lives.with(&history.id, |live| live.known = None);
-        }
-        request.list(admitted.list.tools.clone());
-        request.conversation.hidden = std::sync::Arc::new(admitted.hidden.clone());
-        Ok(Some(std::sync::Arc::new(admitted)))
+    };
+    let (list, is_new) = list_of(app, &catalog, &own, sent, stored, request, situation);
+    if is_new && app.measure.count(&situation.key, &String::from_utf8_lossy(&list.tools)) >= sent {
+        // So few that naming them takes more than showing them.
+        return Ok(None);
     }
-
-    /// The list that a conversation has, or one that is chosen for it now; and whether it is another than the record has.
-    fn list_of(
-        &self,
-        catalog: &Catalog,
-        own: &[u8],
-        sent: Tokens,
-        stored: Option<List>,
-        request: &Request,
-        situation: &Situation<'_>,
-    ) -> (List, bool) {
-        let count = |text: &str| self.measure.count(&situation.key, text);
-        let window = situation.known_window();
-        let forced = forced(request);
-        let mut earlier = Vec::new();
-        if let Some(mut list) = stored {
-            if list.of == Digest::of(own) {
-                let grown = list.grow(catalog, &forced, window, &count);
-                return (list, grown);
-            }
-            earlier = list.full;
-        }
-        let conversation = &request.conversation;
-        let calls = conversation.body.iter().rev().flat_map(|m| m.calls.iter().rev());
-        let mut called: Vec<String> = Vec::new();
-        for call in calls {
-            if called.len() < CALLED && !called.contains(&call.name) {
-                called.push(call.name.clone());
-            }
-        }
-        let words = words_of(conversation);
-        let wanted = Wanted { forced, earlier, called, words };
-        (choose(catalog, own, sent, &wanted, budget(sent, window), &count), true)
+    let admitted = Admitted::new(catalog, list, is_new);
+    if is_new {
+        info!(conversation = history.id, sent, full = admitted.list.full.len(), "tools by index");
+        // What the server counted was a prompt with other tools.
+        app.lives.with(&history.id, |live| live.known = None);
     }
+    request.list(admitted.list.tools.clone());
+    request.conversation.hidden = std::sync::Arc::new(admitted.hidden.clone());
+    Ok(Some(std::sync::Arc::new(admitted)))
+}
 
-    /// The list that was noted for these tools and the longest part of a history, else for the longest part alone.
-    fn list_noted(&self, chain: &[Digest], of: Digest) -> Result<Option<List>, Error> {
-        let mut other = None;
-        for digest in chain.iter().rev() {
-            let Some(kept) = self.store.listed_tools(digest)? else { continue };
-            match List::from_json(&kept) {
-                Some(list) if list.of == of => return Ok(Some(list)),
-                found => other = other.or(found),
-            }
+/// The list that a conversation has, or one that is chosen for it now; and whether it is another than the record has.
+fn list_of(
+    app: &App,
+    catalog: &Catalog,
+    own: &[u8],
+    sent: Tokens,
+    stored: Option<List>,
+    request: &Request,
+    situation: &Situation<'_>,
+) -> (List, bool) {
+    let count = |text: &str| app.measure.count(&situation.key, text);
+    let window = situation.known_window();
+    let forced = forced(request);
+    let mut earlier = Vec::new();
+    if let Some(mut list) = stored {
+        if list.of == Digest::of(own) {
+            let grown = list.grow(catalog, &forced, window, &count);
+            return (list, grown);
         }
-        Ok(other)
+        earlier = list.full;
     }
-
-    /// Whether what the client sends before any history leaves too little of the window.
-    fn is_crowded(&self, request: &Request, situation: &Situation<'_>, tools: Tokens) -> bool {
-        let Some(window) = situation.window.tokens else { return false };
-        let system: Tokens = request
-            .conversation
-            .system
-            .iter()
-            .map(|m| self.measure.count(&situation.key, &m.text))
-            .fold(0, Tokens::saturating_add);
-        let part = if situation.history.forwarded() > 0 { FOR_GOING_ON } else { FOR_HISTORY };
-        window.saturating_sub(system.saturating_add(tools)) < window / part
+    let conversation = &request.conversation;
+    let calls = conversation.body.iter().rev().flat_map(|m| m.calls.iter().rev());
+    let mut called: Vec<String> = Vec::new();
+    for call in calls {
+        if called.len() < CALLED && !called.contains(&call.name) {
+            called.push(call.name.clone());
+        }
     }
+    let words = words_of(conversation);
+    let wanted = Wanted { forced, earlier, called, words };
+    (choose(catalog, own, sent, &wanted, budget(sent, window), &count), true)
+}
 
-    /// Adds what calls through the index take beside what the client wrote.
-    pub(in crate::proxy) fn cost_of_hidden_calls(&self, conversation: &Conversation, facts: &mut Facts, counted: bool) {
-        if counted || conversation.hidden.is_empty() {
-            return;
+/// The list that was noted for these tools and the longest part of a history, else for the longest part alone.
+fn list_noted(app: &App, chain: &[Digest], of: Digest) -> Result<Option<List>, Error> {
+    let mut other = None;
+    for digest in chain.iter().rev() {
+        let Some(kept) = app.store.listed_tools(digest)? else { continue };
+        match List::from_json(&kept) {
+            Some(list) if list.of == of => return Ok(Some(list)),
+            found => other = other.or(found),
         }
-        for (message, cost) in conversation.body.iter().zip(&mut facts.costs) {
-            let hidden = message.calls.iter().filter(|c| conversation.hidden.contains(&c.name)).count();
-            cost.text += THROUGH * Tokens::try_from(hidden).unwrap_or(0);
-        }
+    }
+    Ok(other)
+}
+
+/// Whether what the client sends before any history leaves too little of the window.
+fn is_crowded(app: &App, request: &Request, situation: &Situation<'_>, tools: Tokens) -> bool {
+    let Some(window) = situation.window.tokens else { return false };
+    let system: Tokens = request
+        .conversation
+        .system
+        .iter()
+        .map(|m| app.measure.count(&situation.key, &m.text))
+        .fold(0, Tokens::saturating_add);
+    let part = if situation.history.forwarded() > 0 { FOR_GOING_ON } else { FOR_HISTORY };
+    window.saturating_sub(system.saturating_add(tools)) < window / part
+}
+
+/// Adds what calls through the index take beside what the client wrote.
+pub(in crate::proxy) fn cost_of_hidden_calls(
+    _app: &App,
+    conversation: &Conversation,
+    facts: &mut Facts,
+    counted: bool,
+) {
+    if counted || conversation.hidden.is_empty() {
+        return;
+    }
+    for (message, cost) in conversation.body.iter().zip(&mut facts.costs) {
+        let hidden = message.calls.iter().filter(|c| conversation.hidden.contains(&c.name)).count();
+        cost.text += THROUGH * Tokens::try_from(hidden).unwrap_or(0);
     }
 }
 

@@ -1,6 +1,11 @@
 //! The part of a brief that a model writes: taken ready where it was made ahead of need, waited for where it is being
 //! made, asked for where nothing else is left. How it is made between requests: `ahead`.
 
+use crate::proxy::servers::window_of;
+use crate::proxy::state::notes::key;
+use crate::proxy::state::notes::note_event;
+use crate::proxy::traffic::{begin_errand, moves_nothing};
+use crate::proxy::turn::slots::slots;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -16,12 +21,11 @@ use crate::clock::now_ms;
 use crate::config::{Resolved, SummaryModel};
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Message, Tokens};
-use crate::measure::ModelKey;
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{Action, Cost, Plan, economics};
 use crate::proxy::state::live::{Brief, Making};
 use crate::proxy::traffic::{Asked, Errand};
-use crate::proxy::turn::draft::Draft;
+use crate::proxy::turn::drafts::Draft;
 use crate::proxy::{App, state::headers};
 use crate::store::{Batch, Event};
 use crate::summarizer::{self, Job};
@@ -120,291 +124,275 @@ struct Writer<'a> {
     errand: Option<Errand>,
 }
 
-impl App {
-    /// What a model wrote for the fold of a plan, if anything of use. The policy is the one that the request itself was
-    /// resolved with, profile header included.
-    pub(in crate::proxy) async fn written(
-        self: &Arc<Self>,
-        draft: &Draft<'_>,
-        plan: &Plan,
-        window: Tokens,
-    ) -> Option<Brief> {
-        let (id, chain) = (draft.situation.id(), &draft.situation.history.chain);
-        let body = &draft.request.conversation.body;
-        if let Some(making) = self.lives.with(id, |l| l.making.clone()) {
-            // One that was not begun yet is not waited for: the pause before it may be long, and it gives way to requests.
-            if making.is_for(chain) {
-                let (_waiting, mut over) = (making.waited_for(), making.over.clone());
-                let _ = tokio::time::timeout(WAIT, over.wait_for(|over| *over)).await;
+/// What a model wrote for the fold of a plan, if anything of use. The policy is the one that the request itself was
+/// resolved with, profile header included.
+pub(in crate::proxy) async fn written(app: &Arc<App>, draft: &Draft<'_>, plan: &Plan, window: Tokens) -> Option<Brief> {
+    let (id, chain) = (draft.situation.id(), &draft.situation.history.chain);
+    let body = &draft.request.conversation.body;
+    if let Some(making) = app.lives.with(id, |l| l.making.clone()) {
+        // One that was not begun yet is not waited for: the pause before it may be long, and it gives way to requests.
+        if making.is_for(chain) {
+            let (_waiting, mut over) = (making.waited_for(), making.over.clone());
+            let _ = tokio::time::timeout(WAIT, over.wait_for(|over| *over)).await;
+        }
+        app.lives.stop_making(id);
+    }
+    let needed = needed(app, draft, plan, window)?;
+    let ready = brief_at_hand(app, id, chain, body, &draft.old);
+    if ready.as_ref().is_some_and(|brief| covers(app, draft, plan, brief, needed.to)) {
+        return ready;
+    }
+    let making = make_needed(app, needed);
+    let _waiting = making.waited_for();
+    // It ends by itself.
+    let _ = making.over.clone().wait_for(|over| *over).await;
+    brief_at_hand(app, id, chain, body, &draft.old)
+}
+
+/// Whether a brief tells so much of a fold up to `to` that another one is not worth asking for, and of the last fold all.
+fn covers(app: &App, draft: &Draft<'_>, plan: &Plan, brief: &Brief, to: usize) -> bool {
+    let costs = app.measure.costs(&draft.situation.key, &draft.request.conversation);
+    let untold =
+        costs.get(brief.covers..to).unwrap_or_default().iter().map(Cost::total).fold(0, Tokens::saturating_add);
+    brief.covers >= folded_to(&draft.old) && !economics::worth_keeping_up(untold, plan.lines.summary)
+}
+
+/// What is to be asked for the fold of a plan.
+fn needed(app: &App, draft: &Draft<'_>, plan: &Plan, window: Tokens) -> Option<Needed> {
+    let Draft { situation, request, held, old, .. } = draft;
+    let policy = &situation.policy;
+    let (to, budget) = plan.actions.iter().find_map(|a| match a {
+        Action::Fold { to, budget, .. } => Some((*to, *budget)),
+        _ => None,
+    })?;
+    Some(Needed {
+        upstream: Arc::clone(situation.upstream),
+        headers: app.outgoing(situation.from_client),
+        options: ChatOptions { num_ctx: situation.window.set, ..ChatOptions::default() },
+        request: Arc::clone(request),
+        held: held.clone(),
+        old: old.clone(),
+        policy: Arc::clone(policy),
+        id: situation.id().to_owned(),
+        to,
+        chain: *situation.history.chain.get(to.checked_sub(1)?)?,
+        history: situation.history.chain.get(..to)?.to_vec(),
+        view_tokens: plan.before.prompt(),
+        window,
+        max_tokens: (budget.min(plan.lines.summary) / 4 * 3).min(policy.policy.summary_max_tokens),
+        focus: draft.focus.as_ref().or(policy.focus.as_ref()).cloned(),
+    })
+}
+
+/// Begins a brief that a request needs. It ends by itself within [`WAITED_FOR`], and gives way to clients that want another
+/// model of the server once nobody waits for it.
+fn make_needed(app: &Arc<App>, needed: Needed) -> Making {
+    let (done, over) = watch::channel(false);
+    let making = Making {
+        cancel: CancellationToken::new(),
+        over,
+        asking: Arc::new(AtomicBool::new(true)),
+        waiting: Arc::default(),
+        chain: needed.chain,
+        covers: needed.to,
+    };
+    let errand = app.traffic.errand(&needed.upstream, &needed.held.model);
+    app.lives.with(&needed.id, |l| l.making = Some(making.clone()));
+    let (owned, mine) = (Arc::clone(app), making.clone());
+    app.tasks.spawn(async move {
+        let (size, id) = (needed.request.body.len(), needed.id.clone());
+        let worker = Arc::clone(&owned);
+        let work = async move { ask_needed(&worker, needed).await };
+        tokio::select! {
+            () = mine.cancel.cancelled() => {}
+            () = errand.stopped() => {}
+            _ = owned.aside.run(size, work.boxed()) => {}
+        }
+        made(&owned, &id, &mine);
+        let _ = done.send(true);
+    });
+    making
+}
+
+/// Forgets what was being made, unless that is something else by now.
+pub(in crate::proxy) fn made(app: &App, id: &str, making: &Making) {
+    app.lives.with(id, |l| drop(l.making.take_if(|other| Arc::ptr_eq(&other.asking, &making.asking))));
+}
+
+/// Asks for a brief that a request needs, and keeps it for that request, or for the next one like it.
+async fn ask_needed(app: &App, needed: Needed) {
+    let started = std::time::Instant::now();
+    let Needed { request, old, policy, to, .. } = &needed;
+    let (messages, previous) = folded(request, old, *to);
+    // The prefix up to the cut is a prefix of what the server holds, and the tail is not needed for a summary of the
+    // rest.
+    let view: Vec<Out> = rewrite::rewrite(&request.conversation, old, &policy.policy.template)
+        .into_iter()
+        .take_while(|m| m.at.is_none_or(|at| at < *to))
+        .collect();
+    let view = readable(view, old);
+    let ask = Ask {
+        upstream: &needed.upstream,
+        headers: &needed.headers,
+        options: needed.options,
+        request: &needed.held,
+        summary_model: &policy.summary_model,
+        id: &needed.id,
+        view: &view,
+        view_tokens: needed.view_tokens,
+        waited_for: true,
+        spare_slot: false,
+        messages: &messages,
+        previous: previous.as_deref(),
+        window: needed.window,
+        max_tokens: needed.max_tokens,
+        temperature: policy.summary_temperature,
+        focus: needed.focus.as_deref(),
+    };
+    let Some((text, read)) = ask_for_brief(app, &ask).await else { return };
+    let covers = reach(&view, read, *to).max(told(old));
+    let Some(chain) = covers.checked_sub(1).and_then(|last| needed.history.get(last)).copied() else { return };
+    let seconds = started.elapsed().as_secs_f64();
+    let brief = Brief { covers, chain, text, seconds, reply: None, unread: left_out(old) };
+    app.lives.with(&needed.id, |l| l.brief = Some(brief));
+}
+
+/// A brief that was made ahead for a history that this one goes on, where it goes farther than what its view tells.
+pub(in crate::proxy) fn brief_at_hand(
+    app: &App,
+    id: &str,
+    chain: &[Digest],
+    body: &[Message],
+    view: &View,
+) -> Option<Brief> {
+    let ready = app.lives.with(id, |l| l.brief.clone());
+    ready.filter(|brief| brief.covers > told(view) && brief.is_of(chain, body, None))
+}
+
+/// Asks, and accounts for it. Returns what was written, and of how many messages of the view.
+pub(in crate::proxy) async fn ask_for_brief(app: &App, ask: &Ask<'_>) -> Option<(Arc<str>, usize)> {
+    let started = std::time::Instant::now();
+    let key = key(app, ask.upstream, ask.request);
+    let count = move |text: &str| app.measure.count(&key, text);
+    let Writer { upstream, model, window, options, errand } = match writer(app, ask).await {
+        Ok(writer) => writer,
+        Err(why) => return not_summarized(app, ask.id, &why),
+    };
+    let name = model.unwrap_or(&ask.request.model);
+    let who = format!("{}/{name}", upstream.name());
+    if !app.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).may_try() {
+        return not_summarized(app, ask.id, &format!("{who} wrote nothing of use lately, and is left out for a while"));
+    }
+    let slots = slots(app, &upstream, model.unwrap_or(&ask.request.model), None).await;
+    // A client's key is for its own server alone.
+    let json = headers::json();
+    let job = Job {
+        upstream: &upstream,
+        headers: if Arc::ptr_eq(&upstream, ask.upstream) { ask.headers } else { &json },
+        options,
+        request: ask.request,
+        other_model: model,
+        view: ask.view,
+        messages: ask.messages,
+        previous: ask.previous,
+        window,
+        max_tokens: ask.max_tokens,
+        temperature: ask.temperature,
+        focus: ask.focus,
+        count: &count,
+        limit: if ask.waited_for { WAITED_FOR } else { UNSEEN },
+        retry: !ask.waited_for && (ask.spare_slot || model.is_some()),
+        spare_slot: slots.spare,
+    };
+    let answer = match &errand {
+        None => summarizer::ask(&job).await,
+        Some(errand) => tokio::select! {
+            () = errand.stopped() => return None,
+            answer = summarizer::ask(&job) => answer,
+        },
+    };
+    app.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).note(answer.text.is_some());
+    note_summary(app, ask, (&upstream, name), &answer, started.elapsed());
+    let Some(text) = answer.text else { return not_summarized(app, ask.id, &format!("{who}: {}", answer.how)) };
+    app.lives.with(ask.id, |l| l.unsummarized = None);
+    Some((Arc::from(text), answer.read))
+}
+
+/// Who writes a brief, or why nobody does.
+async fn writer<'a>(app: &'a App, ask: &Ask<'a>) -> Result<Writer<'a>, String> {
+    let writer = |upstream: &Arc<Upstream>, model, window, options| Writer {
+        upstream: Arc::clone(upstream),
+        model,
+        window,
+        options,
+        errand: None,
+    };
+    match ask.summary_model {
+        SummaryModel::Own => Ok(writer(ask.upstream, None, ask.window, ask.options)),
+        SummaryModel::Other { upstream, model } => {
+            let found = app.upstreams.iter().find(|u| u.name() == upstream);
+            let other = found.ok_or_else(|| format!("there is no upstream `{upstream}` for summary_model"))?;
+            let (mut errand, waits) = (None, ask.waited_for);
+            if !waits {
+                errand = begin_errand(app, other, model, Asked::Other).await;
             }
-            self.lives.stop_making(id);
-        }
-        let needed = self.needed(draft, plan, window)?;
-        let ready = self.brief_at_hand(id, chain, body, &draft.old);
-        if ready.as_ref().is_some_and(|brief| self.covers(draft, plan, brief, needed.to)) {
-            return ready;
-        }
-        let making = self.make_needed(needed);
-        let _waiting = making.waited_for();
-        // It ends by itself.
-        let _ = making.over.clone().wait_for(|over| *over).await;
-        self.brief_at_hand(id, chain, body, &draft.old)
-    }
-
-    /// Whether a brief tells so much of a fold up to `to` that another one is not worth asking for, and of the last fold all.
-    fn covers(&self, draft: &Draft<'_>, plan: &Plan, brief: &Brief, to: usize) -> bool {
-        let costs = self.measure.costs(&draft.situation.key, &draft.request.conversation);
-        let untold =
-            costs.get(brief.covers..to).unwrap_or_default().iter().map(Cost::total).fold(0, Tokens::saturating_add);
-        brief.covers >= folded_to(&draft.old) && !economics::worth_keeping_up(untold, plan.lines.summary)
-    }
-
-    /// What is to be asked for the fold of a plan.
-    fn needed(&self, draft: &Draft<'_>, plan: &Plan, window: Tokens) -> Option<Needed> {
-        let Draft { situation, request, held, old, .. } = draft;
-        let policy = &situation.policy;
-        let (to, budget) = plan.actions.iter().find_map(|a| match a {
-            Action::Fold { to, budget, .. } => Some((*to, *budget)),
-            _ => None,
-        })?;
-        Some(Needed {
-            upstream: Arc::clone(situation.upstream),
-            headers: self.outgoing(situation.from_client),
-            options: ChatOptions { num_ctx: situation.window.set, ..ChatOptions::default() },
-            request: Arc::clone(request),
-            held: held.clone(),
-            old: old.clone(),
-            policy: Arc::clone(policy),
-            id: situation.id().to_owned(),
-            to,
-            chain: *situation.history.chain.get(to.checked_sub(1)?)?,
-            history: situation.history.chain.get(..to)?.to_vec(),
-            view_tokens: plan.before.prompt(),
-            window,
-            max_tokens: (budget.min(plan.lines.summary) / 4 * 3).min(policy.policy.summary_max_tokens),
-            focus: draft.focus.as_ref().or(policy.focus.as_ref()).cloned(),
-        })
-    }
-
-    /// Begins a brief that a request needs. It ends by itself within [`WAITED_FOR`], and gives way to clients that want another
-    /// model of the server once nobody waits for it.
-    fn make_needed(self: &Arc<Self>, needed: Needed) -> Making {
-        let (done, over) = watch::channel(false);
-        let making = Making {
-            cancel: CancellationToken::new(),
-            over,
-            asking: Arc::new(AtomicBool::new(true)),
-            waiting: Arc::default(),
-            chain: needed.chain,
-            covers: needed.to,
-        };
-        let errand = self.traffic.errand(&needed.upstream, &needed.held.model);
-        self.lives.with(&needed.id, |l| l.making = Some(making.clone()));
-        let (app, mine) = (Arc::clone(self), making.clone());
-        self.tasks.spawn(async move {
-            let (size, id) = (needed.request.body.len(), needed.id.clone());
-            let worker = Arc::clone(&app);
-            let work = async move { worker.ask_needed(needed).await };
-            tokio::select! {
-                () = mine.cancel.cancelled() => {}
-                () = errand.stopped() => {}
-                _ = app.aside.run(size, work.boxed()) => {}
+            if errand.is_none() && !(waits && moves_nothing(app, other, model, Asked::Other).await) {
+                return Err(format!(
+                    "summary_model {upstream}/{model} is not in memory, or would push another one out"
+                ));
             }
-            app.made(&id, &mine);
-            let _ = done.send(true);
-        });
-        making
-    }
-
-    /// Forgets what was being made, unless that is something else by now.
-    pub(in crate::proxy) fn made(&self, id: &str, making: &Making) {
-        self.lives.with(id, |l| drop(l.making.take_if(|other| Arc::ptr_eq(&other.asking, &making.asking))));
-    }
-
-    /// Asks for a brief that a request needs, and keeps it for that request, or for the next one like it.
-    async fn ask_needed(&self, needed: Needed) {
-        let started = std::time::Instant::now();
-        let Needed { request, old, policy, to, .. } = &needed;
-        let (messages, previous) = folded(request, old, *to);
-        // The prefix up to the cut is a prefix of what the server holds, and the tail is not needed for a summary of the
-        // rest.
-        let view: Vec<Out> = rewrite::rewrite(&request.conversation, old, &policy.policy.template)
-            .into_iter()
-            .take_while(|m| m.at.is_none_or(|at| at < *to))
-            .collect();
-        let view = readable(view, old);
-        let ask = Ask {
-            upstream: &needed.upstream,
-            headers: &needed.headers,
-            options: needed.options,
-            request: &needed.held,
-            summary_model: &policy.summary_model,
-            id: &needed.id,
-            view: &view,
-            view_tokens: needed.view_tokens,
-            waited_for: true,
-            spare_slot: false,
-            messages: &messages,
-            previous: previous.as_deref(),
-            window: needed.window,
-            max_tokens: needed.max_tokens,
-            temperature: policy.summary_temperature,
-            focus: needed.focus.as_deref(),
-        };
-        let Some((text, read)) = self.ask(&ask).await else { return };
-        let covers = reach(&view, read, *to).max(told(old));
-        let Some(chain) = covers.checked_sub(1).and_then(|last| needed.history.get(last)).copied() else { return };
-        let seconds = started.elapsed().as_secs_f64();
-        let brief = Brief { covers, chain, text, seconds, reply: None, unread: left_out(old) };
-        self.lives.with(&needed.id, |l| l.brief = Some(brief));
-    }
-
-    /// A brief that was made ahead for a history that this one goes on, where it goes farther than what its view tells.
-    pub(in crate::proxy) fn brief_at_hand(
-        &self,
-        id: &str,
-        chain: &[Digest],
-        body: &[Message],
-        view: &View,
-    ) -> Option<Brief> {
-        let ready = self.lives.with(id, |l| l.brief.clone());
-        ready.filter(|brief| brief.covers > told(view) && brief.is_of(chain, body, None))
-    }
-
-    /// What is believed of a request's model is kept under this key.
-    pub(in crate::proxy) fn key(&self, upstream: &Upstream, request: &Request) -> ModelKey {
-        ModelKey::new(upstream.name(), &request.model)
-    }
-
-    /// Asks, and accounts for it. Returns what was written, and of how many messages of the view.
-    pub(in crate::proxy) async fn ask(&self, ask: &Ask<'_>) -> Option<(Arc<str>, usize)> {
-        let started = std::time::Instant::now();
-        let key = self.key(ask.upstream, ask.request);
-        let count = move |text: &str| self.measure.count(&key, text);
-        let Writer { upstream, model, window, options, errand } = match self.writer(ask).await {
-            Ok(writer) => writer,
-            Err(why) => return self.not_summarized(ask.id, &why),
-        };
-        let name = model.unwrap_or(&ask.request.model);
-        let who = format!("{}/{name}", upstream.name());
-        if !self.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).may_try() {
-            return self
-                .not_summarized(ask.id, &format!("{who} wrote nothing of use lately, and is left out for a while"));
+            let window = window_of(app, other, model).await;
+            let options = ChatOptions { num_ctx: window.set, ..ChatOptions::default() };
+            Ok(Writer { errand, ..writer(other, Some(model.as_str()), window.tokens.unwrap_or(ask.window), options) })
         }
-        let slots = self.slots(&upstream, model.unwrap_or(&ask.request.model), None).await;
-        // A client's key is for its own server alone.
-        let json = headers::json();
-        let job = Job {
-            upstream: &upstream,
-            headers: if Arc::ptr_eq(&upstream, ask.upstream) { ask.headers } else { &json },
-            options,
-            request: ask.request,
-            other_model: model,
-            view: ask.view,
-            messages: ask.messages,
-            previous: ask.previous,
-            window,
-            max_tokens: ask.max_tokens,
-            temperature: ask.temperature,
-            focus: ask.focus,
-            count: &count,
-            limit: if ask.waited_for { WAITED_FOR } else { UNSEEN },
-            retry: !ask.waited_for && (ask.spare_slot || model.is_some()),
-            spare_slot: slots.spare,
-        };
-        let answer = match &errand {
-            None => summarizer::ask(&job).await,
-            Some(errand) => tokio::select! {
-                () = errand.stopped() => return None,
-                answer = summarizer::ask(&job) => answer,
-            },
-        };
-        self.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).note(answer.text.is_some());
-        self.note_summary(ask, (&upstream, name), &answer, started.elapsed());
-        let Some(text) = answer.text else { return self.not_summarized(ask.id, &format!("{who}: {}", answer.how)) };
-        self.lives.with(ask.id, |l| l.unsummarized = None);
-        Some((Arc::from(text), answer.read))
-    }
-
-    /// Who writes a brief, or why nobody does.
-    async fn writer<'a>(&'a self, ask: &Ask<'a>) -> Result<Writer<'a>, String> {
-        let writer = |upstream: &Arc<Upstream>, model, window, options| Writer {
-            upstream: Arc::clone(upstream),
-            model,
-            window,
-            options,
-            errand: None,
-        };
-        match ask.summary_model {
-            SummaryModel::Own => Ok(writer(ask.upstream, None, ask.window, ask.options)),
-            SummaryModel::Other { upstream, model } => {
-                let found = self.upstreams.iter().find(|u| u.name() == upstream);
-                let other = found.ok_or_else(|| format!("there is no upstream `{upstream}` for summary_model"))?;
-                let (mut errand, waits) = (None, ask.waited_for);
-                if !waits {
-                    errand = self.errand(other, model, Asked::Other).await;
-                }
-                if errand.is_none() && !(waits && self.moves_nothing(other, model, Asked::Other).await) {
-                    return Err(format!(
-                        "summary_model {upstream}/{model} is not in memory, or would push another one out"
-                    ));
-                }
-                let window = self.window_of(other, model).await;
-                let options = ChatOptions { num_ctx: window.set, ..ChatOptions::default() };
-                Ok(Writer {
-                    errand,
-                    ..writer(other, Some(model.as_str()), window.tokens.unwrap_or(ask.window), options)
-                })
-            }
-            SummaryModel::Embedded => {
-                let found = self.upstreams.iter().find_map(|u| Some((u, u.embedded_model()?)));
-                let (other, model) = found.ok_or("summary_model is \"embedded\", and windowsill serves no model")?;
-                let window = self.window_of(other, model).await.tokens.unwrap_or(ask.window);
-                Ok(writer(other, Some(model), window, ChatOptions::default()))
-            }
+        SummaryModel::Embedded => {
+            let found = app.upstreams.iter().find_map(|u| Some((u, u.embedded_model()?)));
+            let (other, model) = found.ok_or("summary_model is \"embedded\", and windowsill serves no model")?;
+            let window = window_of(app, other, model).await.tokens.unwrap_or(ask.window);
+            Ok(writer(other, Some(model), window, ChatOptions::default()))
         }
     }
+}
 
-    /// Accounts for an answer of a model that was asked for a brief.
-    fn note_summary(
-        &self,
-        ask: &Ask<'_>,
-        (upstream, name): (&Upstream, &str),
-        answer: &summarizer::Answer,
-        took: Duration,
-    ) {
-        let who = format!("{}/{name}", upstream.name());
-        let mut reported = Reported::default();
-        reported.read(&answer.reply);
-        self.metrics.spend("summary", &reported);
-        self.lives.with(ask.id, |l| {
-            l.spend.add_summary(&reported);
-            if answer.continued {
-                l.held = reported.prompt.map(|prompt| (prompt, reported.completion));
-            }
-        });
-        let milliseconds = took.as_millis() as u64;
-        let mut data = reported.event("summary", (upstream, name), ask.view_tokens, milliseconds);
-        data["by"] = json!(who);
-        data["how"] = json!(answer.how);
-        data["used"] = json!(answer.text.is_some());
-        info!(conversation = ask.id, by = %who, how = %answer.how, used = answer.text.is_some(), milliseconds, "summary");
-        let event = Event { now_ms: now_ms(), conversation: Some(ask.id.to_owned()), kind: "model_usage".into(), data };
-        let batch = Batch { events: vec![event], ..Batch::default() };
-        if let Err(e) = self.store.record_later(batch) {
-            tracing::debug!(error = %e, "an event was not recorded");
+/// Accounts for an answer of a model that was asked for a brief.
+fn note_summary(
+    app: &App,
+    ask: &Ask<'_>,
+    (upstream, name): (&Upstream, &str),
+    answer: &summarizer::Answer,
+    took: Duration,
+) {
+    let who = format!("{}/{name}", upstream.name());
+    let mut reported = Reported::default();
+    reported.read(&answer.reply);
+    app.metrics.spend("summary", &reported);
+    app.lives.with(ask.id, |l| {
+        l.spend.add_summary(&reported);
+        if answer.continued {
+            l.held = reported.prompt.map(|prompt| (prompt, reported.completion));
         }
+    });
+    let milliseconds = took.as_millis() as u64;
+    let mut data = reported.event("summary", (upstream, name), ask.view_tokens, milliseconds);
+    data["by"] = json!(who);
+    data["how"] = json!(answer.how);
+    data["used"] = json!(answer.text.is_some());
+    info!(conversation = ask.id, by = %who, how = %answer.how, used = answer.text.is_some(), milliseconds, "summary");
+    let event = Event { now_ms: now_ms(), conversation: Some(ask.id.to_owned()), kind: "model_usage".into(), data };
+    let batch = Batch { events: vec![event], ..Batch::default() };
+    if let Err(e) = app.store.record_later(batch) {
+        tracing::debug!(error = %e, "an event was not recorded");
     }
+}
 
-    /// Says why no model writes briefs of a conversation: once, until it is another reason.
-    pub(in crate::proxy) fn not_summarized<T>(&self, id: &str, because: &str) -> Option<T> {
-        let before = self.lives.with(id, |l| l.unsummarized.replace(because.to_owned()));
-        if before.as_deref() != Some(because) {
-            warn!(conversation = id, because, "no summary");
-            self.note_event(id, "not_summarized", json!({"because": because}));
-        }
-        None
+/// Says why no model writes briefs of a conversation: once, until it is another reason.
+pub(in crate::proxy) fn not_summarized<T>(app: &App, id: &str, because: &str) -> Option<T> {
+    let before = app.lives.with(id, |l| l.unsummarized.replace(because.to_owned()));
+    if before.as_deref() != Some(because) {
+        warn!(conversation = id, because, "no summary");
+        note_event(app, id, "not_summarized", json!({"because": because}));
     }
+    None
 }
 
 /// The messages that a fold up to `to` takes in anew, with those that no model has told of yet, and the brief before it.

@@ -1,6 +1,9 @@
 //! Digests of large results: a small model condenses each result that is about to be evicted, before the request is sent on.
 //! The request waits for them only so long, all together; what is not ready by then, or of no use, is a preview.
 
+use crate::proxy::servers::window_of;
+use crate::proxy::traffic::moves_nothing;
+use crate::proxy::turn::slots::slots;
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -13,7 +16,6 @@ use serde_json::json;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
-use super::draft::Draft;
 use crate::clock::now_ms;
 use crate::conversation::Role;
 use crate::conversation::edit::Rule;
@@ -24,6 +26,7 @@ use crate::preview::Pointer;
 use crate::proxy::App;
 use crate::proxy::state::headers;
 use crate::proxy::traffic::Asked;
+use crate::proxy::turn::drafts::Draft;
 use crate::store::{Batch, Event};
 use crate::summarizer::digest::{self, Answer, Job};
 use crate::upstream::{ChatOptions, Upstream};
@@ -76,152 +79,150 @@ impl Wanted {
     }
 }
 
-impl App {
-    /// What the digest model made of the results that a plan evicts, by message. `None` where there is nothing to condense.
-    pub(in crate::proxy) async fn digests(
-        self: &Arc<Self>,
-        draft: &mut Draft<'_>,
-        plan: &Plan,
-    ) -> Option<HashMap<usize, String>> {
-        let over = plan.lines.digest_over?;
-        let request = Arc::clone(&draft.request);
-        let body = &request.conversation.body;
-        let evicted = plan.actions.iter().filter_map(|action| match action {
-            Action::Preview { at, budget, rule: Rule::Evict } => Some((*at, *budget)),
-            _ => None,
-        });
-        let large: Vec<(usize, u32)> = evicted
-            .filter(|(at, _)| body[*at].role == Role::Tool && body[*at].media.is_empty())
-            .filter(|(at, _)| self.measure.count(&draft.situation.key, &body[*at].text) > over)
-            .take(MOST)
-            .collect();
-        if large.is_empty() {
-            return None;
-        }
-        let model = draft.situation.policy.digest_model.clone()?;
-        let other = Arc::clone(self.upstreams.iter().find(|u| u.name() == model.upstream)?);
-        if !self.moves_nothing(&other, &model.model, Asked::Other).await {
-            let why = "the digest model is not in memory, and would push another one out";
-            draft.warnings.push(format!("{} large results got a preview, not a digest: {why}", large.len()));
-            return Some(HashMap::new());
-        }
-        let who = format!("digest {}/{}", model.upstream, model.model);
-        let question = last_user(body).map_or("", |at| body[at].text.as_str());
-        let until = Instant::now() + WAIT;
-        let mut made = HashMap::new();
-        let mut missing = 0;
-        for (at, budget) in large {
-            let left = until.saturating_duration_since(Instant::now());
-            let may_try = self.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).may_try();
-            if left.is_zero() || !may_try {
-                debug!(conversation = draft.situation.id(), who, may_try, "no digest; a preview instead");
-                missing += 1;
-                continue;
-            }
-            let wanted = Wanted {
-                other: Arc::clone(&other),
-                model: model.model.clone(),
-                who: who.clone(),
-                // A client's key is for its own server alone.
-                headers: match Arc::ptr_eq(&other, draft.situation.upstream) {
-                    true => self.outgoing(draft.situation.from_client),
-                    false => headers::json(),
-                },
-                id: draft.situation.id().to_owned(),
-                own: draft.situation.key.clone(),
-                request: Arc::clone(&request),
-                at,
-                budget,
-                question: question.to_owned(),
-                temperature: draft.situation.policy.summary_temperature,
-            };
-            let mut digest = self.wanted_digest(wanted);
-            let text = tokio::time::timeout(left, digest.wait_for(Option::is_some)).await;
-            match text.ok().and_then(Result::ok).and_then(|text| text.clone().flatten()) {
-                Some(text) => drop(made.insert(at, text)),
-                None => missing += 1,
-            }
-        }
-        if missing > 0 {
-            draft.warnings.push(format!("{missing} large results got a preview, since no digest came of them"));
-        }
-        Some(made)
+/// What the digest model made of the results that a plan evicts, by message. `None` where there is nothing to condense.
+pub(in crate::proxy) async fn digests(
+    app: &Arc<App>,
+    draft: &mut Draft<'_>,
+    plan: &Plan,
+) -> Option<HashMap<usize, String>> {
+    let over = plan.lines.digest_over?;
+    let request = Arc::clone(&draft.request);
+    let body = &request.conversation.body;
+    let evicted = plan.actions.iter().filter_map(|action| match action {
+        Action::Preview { at, budget, rule: Rule::Evict } => Some((*at, *budget)),
+        _ => None,
+    });
+    let large: Vec<(usize, u32)> = evicted
+        .filter(|(at, _)| body[*at].role == Role::Tool && body[*at].media.is_empty())
+        .filter(|(at, _)| app.measure.count(&draft.situation.key, &body[*at].text) > over)
+        .take(MOST)
+        .collect();
+    if large.is_empty() {
+        return None;
     }
+    let model = draft.situation.policy.digest_model.clone()?;
+    let other = Arc::clone(app.upstreams.iter().find(|u| u.name() == model.upstream)?);
+    if !moves_nothing(app, &other, &model.model, Asked::Other).await {
+        let why = "the digest model is not in memory, and would push another one out";
+        draft.warnings.push(format!("{} large results got a preview, not a digest: {why}", large.len()));
+        return Some(HashMap::new());
+    }
+    let who = format!("digest {}/{}", model.upstream, model.model);
+    let question = last_user(body).map_or("", |at| body[at].text.as_str());
+    let until = Instant::now() + WAIT;
+    let mut made = HashMap::new();
+    let mut missing = 0;
+    for (at, budget) in large {
+        let left = until.saturating_duration_since(Instant::now());
+        let may_try = app.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).may_try();
+        if left.is_zero() || !may_try {
+            debug!(conversation = draft.situation.id(), who, may_try, "no digest; a preview instead");
+            missing += 1;
+            continue;
+        }
+        let wanted = Wanted {
+            other: Arc::clone(&other),
+            model: model.model.clone(),
+            who: who.clone(),
+            // A client's key is for its own server alone.
+            headers: match Arc::ptr_eq(&other, draft.situation.upstream) {
+                true => app.outgoing(draft.situation.from_client),
+                false => headers::json(),
+            },
+            id: draft.situation.id().to_owned(),
+            own: draft.situation.key.clone(),
+            request: Arc::clone(&request),
+            at,
+            budget,
+            question: question.to_owned(),
+            temperature: draft.situation.policy.summary_temperature,
+        };
+        let mut digest = wanted_digest(app, wanted);
+        let text = tokio::time::timeout(left, digest.wait_for(Option::is_some)).await;
+        match text.ok().and_then(Result::ok).and_then(|text| text.clone().flatten()) {
+            Some(text) => drop(made.insert(at, text)),
+            None => missing += 1,
+        }
+    }
+    if missing > 0 {
+        draft.warnings.push(format!("{missing} large results got a preview, since no digest came of them"));
+    }
+    Some(made)
+}
 
-    /// A digest that was begun for a request, or is begun now. It is made to its end though its client goes away: one that tries
-    /// again finds it.
-    fn wanted_digest(self: &Arc<Self>, wanted: Wanted) -> watch::Receiver<Option<Option<String>>> {
-        let key = wanted.key();
-        let mut begun = self.digests.lock();
-        // One of which nothing came is tried anew.
-        if let Some(digest) = begun.get(&key).filter(|digest| *digest.borrow() != Some(None)) {
-            return digest.clone();
-        }
-        let (done, digest) = watch::channel(None);
-        begun.put(key, digest.clone());
-        let app = Arc::clone(self);
-        self.tasks.spawn(async move {
-            let answer = app.digest(&wanted, WAIT).await;
-            let trials = &app.summarizers;
-            trials.lock().get_or_insert_mut(wanted.who.clone(), Default::default).note(answer.text.is_some());
-            let _ = done.send(Some(answer.text));
-        });
-        digest
+/// A digest that was begun for a request, or is begun now. It is made to its end though its client goes away: one that tries
+/// again finds it.
+fn wanted_digest(app: &Arc<App>, wanted: Wanted) -> watch::Receiver<Option<Option<String>>> {
+    let key = wanted.key();
+    let mut begun = app.digests.lock();
+    // One of which nothing came is tried anew.
+    if let Some(digest) = begun.get(&key).filter(|digest| *digest.borrow() != Some(None)) {
+        return digest.clone();
     }
+    let (done, digest) = watch::channel(None);
+    begun.put(key, digest.clone());
+    let owned = Arc::clone(app);
+    app.tasks.spawn(async move {
+        let answer = digest_of(&owned, &wanted, WAIT).await;
+        let trials = &owned.summarizers;
+        trials.lock().get_or_insert_mut(wanted.who.clone(), Default::default).note(answer.text.is_some());
+        let _ = done.send(Some(answer.text));
+    });
+    digest
+}
 
-    /// Asks for one digest, and accounts for it.
-    async fn digest(&self, wanted: &Wanted, limit: Duration) -> Answer {
-        let started = Instant::now();
-        let Wanted { other, model, at, budget, question, .. } = wanted;
-        let text = &wanted.request.conversation.body[*at].text;
-        let nothing = |how: String| Answer { how, ..Answer::default() };
-        // The id that the original is going to have.
-        let id = match self.store.free_id(text) {
-            Ok(id) => id,
-            Err(e) => {
-                warn!(error = %e, "the record cannot be asked; no digest");
-                return nothing(e.to_string());
-            }
-        };
-        let path = self.store.result_path(&id).display().to_string();
-        let (own, theirs) = (wanted.own.clone(), ModelKey::new(other.name(), model));
-        let count = |text: &str| self.measure.count(&own, text);
-        let count_theirs = |text: &str| self.measure.count(&theirs, text);
-        let window = match tokio::time::timeout(limit, self.window_of(other, model)).await {
-            Ok(window) => window,
-            Err(_) => return nothing("its server does not answer".into()),
-        };
-        let id_slot = self.slots(other, model, None).await.spare;
-        let job = Job {
-            upstream: other,
-            model,
-            headers: &wanted.headers,
-            options: ChatOptions { num_ctx: window.set, id_slot, ..ChatOptions::default() },
-            temperature: wanted.temperature,
-            window: window.tokens.unwrap_or(SMALL_WINDOW),
-            text,
-            call: crate::apply::call(&wanted.request.conversation, *at),
-            pointer: Pointer { id: &id, path: &path },
-            question,
-            budget: *budget,
-            count: &count,
-            theirs: &count_theirs,
-            limit: limit.saturating_sub(started.elapsed()),
-        };
-        let answer = digest::ask(&job).await;
-        let mut reported = Reported::default();
-        reported.read(&answer.reply);
-        self.metrics.spend("digest", &reported);
-        self.lives.with(&wanted.id, |l| l.spend.add_digest(&reported));
-        let milliseconds = started.elapsed().as_millis() as u64;
-        let mut data = reported.event("digest", (other, model), self.measure.count(&theirs, text), milliseconds);
-        data["how"] = json!(answer.how);
-        data["used"] = json!(answer.text.is_some());
-        info!(conversation = %wanted.id, how = %answer.how, used = answer.text.is_some(), milliseconds, "digest");
-        let event = Event { now_ms: now_ms(), conversation: Some(wanted.id.clone()), kind: "model_usage".into(), data };
-        if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
-            debug!(error = %e, "an event was not recorded");
+/// Asks for one digest, and accounts for it.
+async fn digest_of(app: &App, wanted: &Wanted, limit: Duration) -> Answer {
+    let started = Instant::now();
+    let Wanted { other, model, at, budget, question, .. } = wanted;
+    let text = &wanted.request.conversation.body[*at].text;
+    let nothing = |how: String| Answer { how, ..Answer::default() };
+    // The id that the original is going to have.
+    let id = match app.store.free_id(text) {
+        Ok(id) => id,
+        Err(e) => {
+            warn!(error = %e, "the record cannot be asked; no digest");
+            return nothing(e.to_string());
         }
-        answer
+    };
+    let path = app.store.result_path(&id).display().to_string();
+    let (own, theirs) = (wanted.own.clone(), ModelKey::new(other.name(), model));
+    let count = |text: &str| app.measure.count(&own, text);
+    let count_theirs = |text: &str| app.measure.count(&theirs, text);
+    let window = match tokio::time::timeout(limit, window_of(app, other, model)).await {
+        Ok(window) => window,
+        Err(_) => return nothing("its server does not answer".into()),
+    };
+    let id_slot = slots(app, other, model, None).await.spare;
+    let job = Job {
+        upstream: other,
+        model,
+        headers: &wanted.headers,
+        options: ChatOptions { num_ctx: window.set, id_slot, ..ChatOptions::default() },
+        temperature: wanted.temperature,
+        window: window.tokens.unwrap_or(SMALL_WINDOW),
+        text,
+        call: crate::apply::call(&wanted.request.conversation, *at),
+        pointer: Pointer { id: &id, path: &path },
+        question,
+        budget: *budget,
+        count: &count,
+        theirs: &count_theirs,
+        limit: limit.saturating_sub(started.elapsed()),
+    };
+    let answer = digest::ask(&job).await;
+    let mut reported = Reported::default();
+    reported.read(&answer.reply);
+    app.metrics.spend("digest", &reported);
+    app.lives.with(&wanted.id, |l| l.spend.add_digest(&reported));
+    let milliseconds = started.elapsed().as_millis() as u64;
+    let mut data = reported.event("digest", (other, model), app.measure.count(&theirs, text), milliseconds);
+    data["how"] = json!(answer.how);
+    data["used"] = json!(answer.text.is_some());
+    info!(conversation = %wanted.id, how = %answer.how, used = answer.text.is_some(), milliseconds, "digest");
+    let event = Event { now_ms: now_ms(), conversation: Some(wanted.id.clone()), kind: "model_usage".into(), data };
+    if let Err(e) = app.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
+        debug!(error = %e, "an event was not recorded");
     }
+    answer
 }

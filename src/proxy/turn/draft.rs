@@ -1,7 +1,13 @@
 //! What the planner asks for until a prompt fits ([`crate::plan::fit`]): views are made, models are asked for what they write, and
 //! what would be sent is counted.
 
-use std::collections::HashMap;
+use crate::proxy::state::view::make_view;
+use crate::proxy::turn::brief::not_summarized;
+use crate::proxy::turn::brief::{brief_at_hand, written};
+use crate::proxy::turn::digest::digests;
+use crate::proxy::turn::drafts::Draft;
+use crate::proxy::turn::drafts::Drafted;
+use crate::proxy::turn::guard::noted;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -17,302 +23,213 @@ use crate::measure::count::Counted;
 use crate::measure::{self, Sureness, tokens};
 use crate::plan::fit::{CannotFit, Fitting, Ours};
 use crate::plan::rewrite::{self, Out};
-use crate::plan::{Action, Facts, Plan, Policy, Regions, Strategy};
+use crate::plan::{Action, Facts, Plan, Regions, Strategy};
 use crate::proxy::state::gauge::UNKNOWN_WINDOW;
 use crate::proxy::state::live::Brief;
-use crate::proxy::state::standing::Held;
-use crate::proxy::state::view::Subject;
 use crate::proxy::{App, Error};
 use crate::recall;
-use crate::store::Original;
 use crate::wire::json;
 use crate::wire::openai_chat::{self, Request};
 
-/// What planning goes on with.
-pub(in crate::proxy) struct Draft<'a> {
-    pub(in crate::proxy) situation: &'a Situation<'a>,
-    pub(in crate::proxy) request: Arc<Request>,
-    /// The same with the tools that the last prompt had, and without its messages.
-    pub(in crate::proxy) held: Request,
-    /// The policy that is planned by: the request's, or a milder or harder one.
-    pub(in crate::proxy) policy: Policy,
-    pub(in crate::proxy) old: View,
-    /// What was counted before anything was planned.
-    pub(in crate::proxy) counted: Option<(Tokens, Sureness)>,
-    pub(in crate::proxy) warnings: Vec<String>,
-    /// What a model wrote for the fold, if anything, once one was asked.
-    pub(in crate::proxy) written: Option<Option<Brief>>,
-    /// Digests by message, once they were asked for.
-    pub(in crate::proxy) digests: Option<HashMap<usize, String>>,
-    /// Whether the model has the tool that says that a task is done.
-    pub(in crate::proxy) done: bool,
-    /// What people want of the conversation.
-    pub(in crate::proxy) wanted: Held,
-    /// What the next brief is to keep above all.
-    pub(in crate::proxy) focus: Option<String>,
-}
-
-impl Draft<'_> {
-    /// For whoever changes the view.
-    pub(in crate::proxy) fn subject(&self) -> Subject<'_> {
-        Subject {
-            conversation: &self.request.conversation,
-            id: self.situation.id(),
-            key: &self.situation.key,
-            own: self.situation.own.as_deref(),
-            old: &self.old,
-        }
-    }
-
-    /// Has the request offer the tools of ours that a plan goes with.
-    fn go_with(&mut self, ours: Ours, tools: Option<&Bytes>) {
-        if let Some(tools) = tools.filter(|_| ours.offered && !self.request.offers()) {
-            Arc::make_mut(&mut self.request).offer(tools.clone());
-        }
-        if !ours.offered && self.request.offers() {
-            Arc::make_mut(&mut self.request).withdraw();
-        }
-        if ours.done == 0 && self.done {
-            recall::done::withdraw(Arc::make_mut(&mut self.request));
-            self.done = false;
-        }
-    }
-
-    /// What became of the request.
-    pub(in crate::proxy) fn settled(self) -> Settled {
-        let Draft { request, held, done, wanted, warnings, .. } = self;
-        // It shares the request's parts, which then need not be copied.
-        drop(held);
-        Settled { request: Arc::unwrap_or_clone(request), done, wanted, warnings }
+/// The tools of ours that a request has, or may get. `tools`: the client's with the one that reads back what left the prompt.
+fn ours(app: &App, draft: &Draft<'_>, tools: Option<&Bytes>) -> Ours {
+    let offered = draft.request.offers();
+    let (may_come, asks) = (tools.is_some() && !offered, draft.situation.policy.digest_model.is_some());
+    Ours {
+        recall: if offered || may_come { text_cost(app, draft, &recall::definition(asks)) } else { 0 },
+        offered,
+        may_come,
+        done: if draft.done { text_cost(app, draft, recall::done::DEFINITION) } else { 0 },
     }
 }
 
-/// What became of a request once it was planned.
-pub(in crate::proxy) struct Settled {
-    pub(in crate::proxy) request: Request,
-    pub(in crate::proxy) done: bool,
-    pub(in crate::proxy) wanted: Held,
-    pub(in crate::proxy) warnings: Vec<String>,
-}
-
-/// A view that was drafted, with its bytes and size.
-pub(in crate::proxy) struct Drafted {
-    pub(in crate::proxy) view: View,
-    pub(in crate::proxy) originals: Vec<Original>,
-    pub(in crate::proxy) out: Vec<Out>,
-    pub(in crate::proxy) body: Bytes,
-    pub(in crate::proxy) tokens: Tokens,
-    pub(in crate::proxy) sureness: Sureness,
-    pub(in crate::proxy) plan: Plan,
-    /// Tokens of the tools of ours in it that the client's history did not have.
-    pub(in crate::proxy) added: Tokens,
-    /// What the client asked for as the longest reply, and what was forwarded, where that is less.
-    pub(in crate::proxy) lowered: Option<(Tokens, Tokens)>,
-}
-
-impl App {
-    /// The tools of ours that a request has, or may get. `tools`: the client's with the one that reads back what left the prompt.
-    fn ours(&self, draft: &Draft<'_>, tools: Option<&Bytes>) -> Ours {
-        let offered = draft.request.offers();
-        let (may_come, asks) = (tools.is_some() && !offered, draft.situation.policy.digest_model.is_some());
-        Ours {
-            recall: if offered || may_come { self.text_cost(draft, &recall::definition(asks)) } else { 0 },
-            offered,
-            may_come,
-            done: if draft.done { self.text_cost(draft, recall::done::DEFINITION) } else { 0 },
+/// Plans, makes and counts until the view fits what is counted.
+pub(in crate::proxy) async fn drafted(
+    app: &Arc<App>,
+    draft: &mut Draft<'_>,
+    facts: Facts,
+    sureness: Sureness,
+    tools: Option<&Bytes>,
+) -> Result<Drafted, Error> {
+    let (request, policy, window) = (Arc::clone(&draft.request), draft.policy.clone(), facts.window);
+    let conversation = &request.conversation;
+    let began = ours(app, draft, tools);
+    let mut fitting = Fitting::new(conversation, facts, &policy, app.config.window.output_reserved, began);
+    let counted = draft.counted;
+    while let Some(plan) = next(&mut fitting, draft) {
+        let ours = fitting.ours();
+        draft.go_with(ours, tools);
+        if draft.situation.attempt == Attempt::First {
+            ask_models(app, draft, &plan, window).boxed().await;
         }
-    }
-
-    /// Plans, makes and counts until the view fits what is counted.
-    pub(in crate::proxy) async fn drafted(
-        self: &Arc<Self>,
-        draft: &mut Draft<'_>,
-        facts: Facts,
-        sureness: Sureness,
-        tools: Option<&Bytes>,
-    ) -> Result<Drafted, Error> {
-        let (request, policy, window) = (Arc::clone(&draft.request), draft.policy.clone(), facts.window);
-        let conversation = &request.conversation;
-        let began = self.ours(draft, tools);
-        let mut fitting = Fitting::new(conversation, facts, &policy, self.config.window.output_reserved, began);
-        let counted = draft.counted;
-        while let Some(plan) = next(&mut fitting, draft) {
-            let ours = fitting.ours();
-            draft.go_with(ours, tools);
-            if draft.situation.attempt == Attempt::First {
-                self.ask_models(draft, &plan, window).boxed().await;
-            }
-            let Applied { view, originals } = self.applied(draft, &plan)?;
-            let out = rewrite::rewrite(conversation, &view, &policy.template);
-            let body = bytes_of(&draft.request, &out);
-            draft.counted = counted_with(counted, began, ours);
-            let (tokens, sureness) = match self.recount(draft, &plan, &body).await {
-                Some(exact) => exact,
-                None => (self.estimated(draft, fitting.facts(), &view, conversation, &plan), sureness),
-            };
-            debug!(tokens, planned = plan.after.prompt(), "made a view");
-            let added = ours.tokens().saturating_sub(if began.offered { began.recall } else { 0 });
-            let made =
-                Drafted { view, originals, out, body, tokens, sureness, added, plan: plan.clone(), lowered: None };
-            if let Some(made) = fitting.made(plan, tokens, made) {
-                return Ok(self.with_reply_room(draft, window, made.what).await);
-            }
-        }
-        match fitting.end() {
-            Ok(made) => Ok(self.with_reply_room(draft, window, made.what).await),
-            Err(CannotFit { after, limit }) => Err(self.cannot_fit(draft, window, &after, limit)),
-        }
-    }
-
-    /// Asks for no longer a reply than there is room for.
-    async fn with_reply_room(&self, draft: &Draft<'_>, window: Tokens, made: Drafted) -> Drafted {
-        if window >= UNKNOWN_WINDOW {
-            return made;
-        }
-        let mut room = window.saturating_sub(made.tokens);
-        if draft.request.max_tokens.is_some_and(|asked| asked > room) && !made.sureness.is_exact() {
-            // An estimate changes as more is learned; the same history must give the same bytes.
-            room = self.counted_room(draft, &made.body, window).await.unwrap_or(room);
-        }
-        let asked = draft.request.max_tokens.filter(|asked| *asked > room);
-        let lowered = asked.map(|asked| (asked, room.max(1)));
-        Drafted { lowered, body: lower_max_tokens(&draft.request, made.body, room), ..made }
-    }
-
-    /// Asks for what other models write for a plan: once, however often the request is planned.
-    async fn ask_models(self: &Arc<Self>, draft: &mut Draft<'_>, plan: &Plan, window: Tokens) {
-        let situation = draft.situation;
-        let asks = plan.actions.iter().any(|a| matches!(a, Action::Fold { ask_model: true, .. }));
-        if !asks {
-            // The client goes first; what was begun for later is begun again behind this reply.
-            self.lives.stop_making(situation.id());
-            let folds = plan.actions.iter().any(|a| matches!(a, Action::Fold { .. }));
-            if let Some(why) = plan.lines.no_summary().filter(|_| folds && draft.policy.strategy == Strategy::Summarize)
-            {
-                self.not_summarized::<()>(situation.id(), &why);
-            }
-            // What is there costs nothing, however little there is to fold.
-            if folds && draft.written.is_none() {
-                let body = &draft.request.conversation.body;
-                let ready = self.brief_at_hand(situation.id(), &situation.history.chain, body, &draft.old);
-                draft.written = ready.map(Some);
-            }
-        } else if draft.written.is_none() {
-            draft.written = Some(self.written(draft, plan, window).await);
-        }
-        if draft.digests.is_none() {
-            draft.digests = self.digests(draft, plan).await;
-        }
-    }
-
-    /// The view that a plan makes, with what was written for it.
-    fn applied(&self, draft: &Draft<'_>, plan: &Plan) -> Result<Applied, Error> {
-        let mut applied = self.material(draft, plan)?;
-        if let Some(note) = &draft.situation.note {
-            self.noted(draft.situation.id(), &draft.request.conversation, note, &mut applied)?;
-        }
-        Ok(applied)
-    }
-
-    fn material(&self, draft: &Draft<'_>, plan: &Plan) -> Result<Applied, Error> {
-        if plan.actions.is_empty() {
-            return Ok(Applied { view: draft.old.clone(), originals: Vec::new() });
-        }
-        let policy = &draft.situation.policy;
-        let written = draft.written.as_ref().and_then(Option::as_ref);
-        let words = Words {
-            pins: &draft.wanted.texts,
-            written: written.map(Brief::written),
-            focus: draft.focus.as_deref().or(policy.focus.as_deref()),
-            keep: policy.keep,
-            digests: draft.digests.as_ref(),
+        let Applied { view, originals } = applied(app, draft, &plan)?;
+        let out = rewrite::rewrite(conversation, &view, &policy.template);
+        let body = bytes_of(&draft.request, &out);
+        draft.counted = counted_with(counted, began, ours);
+        let (tokens, sureness) = match recount(app, draft, &plan, &body).await {
+            Some(exact) => exact,
+            None => (estimated(app, draft, fitting.facts(), &view, conversation, &plan), sureness),
         };
-        Ok(self.make_view(&draft.subject(), plan, words)?)
-    }
-
-    /// The room that a prompt leaves, by the server's own count, where it can count.
-    async fn counted_room(&self, draft: &Draft<'_>, body: &Bytes, window: Tokens) -> Option<Tokens> {
-        if !draft.situation.can_count() || window >= UNKNOWN_WINDOW {
-            return None;
-        }
-        Some(window.saturating_sub(exact(draft, body).await.ok()?.0))
-    }
-
-    fn cannot_fit(&self, draft: &Draft<'_>, window: Tokens, after: &Regions, limit: Tokens) -> Error {
-        let source = &draft.situation.window.source;
-        let error = Error::cannot_fit(&draft.request.model, window, source, after, limit);
-        match draft.wanted.paused {
-            true => error.with_hint(
-                "somebody stopped the rewriting of this conversation: take it up again on the page at `/`, or with \
-                 {\"on\": true} to …/rewriting",
-            ),
-            false => error,
+        debug!(tokens, planned = plan.after.prompt(), "made a view");
+        let added = ours.tokens().saturating_sub(if began.offered { began.recall } else { 0 });
+        let made = Drafted { view, originals, out, body, tokens, sureness, added, plan: plan.clone(), lowered: None };
+        if let Some(made) = fitting.made(plan, tokens, made) {
+            return Ok(with_reply_room(app, draft, window, made.what).await);
         }
     }
+    match fitting.end() {
+        Ok(made) => Ok(with_reply_room(app, draft, window, made.what).await),
+        Err(CannotFit { after, limit }) => Err(cannot_fit(app, draft, window, &after, limit)),
+    }
+}
 
-    /// The shares of the messages of a view by the model's own vocabulary, where it is here, and which of the client's
-    /// messages each is, if it is one as it came.
-    pub(in crate::proxy) async fn shares(
-        &self,
-        draft: &Draft<'_>,
-        out: &[Out],
-        body: &Bytes,
-    ) -> Option<(Counted, Vec<Option<usize>>)> {
-        let own = draft.situation.own.as_ref()?;
-        let conversation = &draft.request.conversation;
-        let view = openai_chat::parse(body).ok()?.conversation;
-        if view.system.len() != conversation.system.len() || view.system.len() + view.body.len() != out.len() {
-            return None;
+/// Asks for no longer a reply than there is room for.
+async fn with_reply_room(app: &App, draft: &Draft<'_>, window: Tokens, made: Drafted) -> Drafted {
+    if window >= UNKNOWN_WINDOW {
+        return made;
+    }
+    let mut room = window.saturating_sub(made.tokens);
+    if draft.request.max_tokens.is_some_and(|asked| asked > room) && !made.sureness.is_exact() {
+        // An estimate changes as more is learned; the same history must give the same bytes.
+        room = counted_room(app, draft, &made.body, window).await.unwrap_or(room);
+    }
+    let asked = draft.request.max_tokens.filter(|asked| *asked > room);
+    let lowered = asked.map(|asked| (asked, room.max(1)));
+    Drafted { lowered, body: lower_max_tokens(&draft.request, made.body, room), ..made }
+}
+
+/// Asks for what other models write for a plan: once, however often the request is planned.
+async fn ask_models(app: &Arc<App>, draft: &mut Draft<'_>, plan: &Plan, window: Tokens) {
+    let situation = draft.situation;
+    let asks = plan.actions.iter().any(|a| matches!(a, Action::Fold { ask_model: true, .. }));
+    if !asks {
+        // The client goes first; what was begun for later is begun again behind this reply.
+        app.lives.stop_making(situation.id());
+        let folds = plan.actions.iter().any(|a| matches!(a, Action::Fold { .. }));
+        if let Some(why) = plan.lines.no_summary().filter(|_| folds && draft.policy.strategy == Strategy::Summarize) {
+            not_summarized::<()>(app, situation.id(), &why);
         }
-        let as_it_came = |o: &Out| o.at.filter(|at| conversation.body.get(*at).is_some_and(|m| *m.bytes() == o.bytes));
-        let places = out[view.system.len()..].iter().map(as_it_came).collect();
-        Some((own.shares(draft.situation.upstream, body).await?, places))
-    }
-
-    /// Tokens of what an edit put in place.
-    fn edit_cost(&self, draft: &Draft<'_>, edit: &Edit) -> Tokens {
-        let (Edit::Text { text, .. } | Edit::Arguments { arguments: text, .. } | Edit::Fold { brief: text, .. }) = edit;
-        tokens::AROUND + self.text_cost(draft, text)
-    }
-
-    /// Tokens of a text: by the model's own vocabulary, where it is here and the text is not so long that this would hold
-    /// others up.
-    fn text_cost(&self, draft: &Draft<'_>, text: &str) -> Tokens {
-        self.measure.text(&draft.situation.key, draft.situation.own.as_deref(), text)
-    }
-
-    /// The exact size of what would be sent, where it matters and can be told.
-    async fn recount(&self, draft: &Draft<'_>, plan: &Plan, body: &Bytes) -> Option<(Tokens, Sureness)> {
-        if !draft.situation.can_count() {
-            return None;
+        // What is there costs nothing, however little there is to fold.
+        if folds && draft.written.is_none() {
+            let body = &draft.request.conversation.body;
+            let ready = brief_at_hand(app, situation.id(), &situation.history.chain, body, &draft.old);
+            draft.written = ready.map(Some);
         }
-        if plan.actions.is_empty() {
-            // Counted a moment ago, or far from any line. The plan's own sum is that of figures rounded up one by one.
-            return draft.counted;
-        }
-        exact(draft, body).await.ok()
+    } else if draft.written.is_none() {
+        draft.written = Some(written(app, draft, plan, window).await);
     }
+    if draft.digests.is_none() {
+        draft.digests = digests(app, draft, plan).await;
+    }
+}
 
-    /// The size of a view where it cannot be counted: the plan's figures with the material that was really made.
-    fn estimated(
-        &self,
-        draft: &Draft<'_>,
-        facts: &Facts,
-        view: &View,
-        conversation: &Conversation,
-        plan: &Plan,
-    ) -> Tokens {
-        if plan.actions.is_empty() {
-            return plan.after.prompt();
-        }
-        let mut made = facts.clone();
-        made.edit_costs = match &draft.situation.own {
-            Some(_) => view.edits.iter().map(|e| self.edit_cost(draft, e)).collect(),
-            None => view.edits.iter().map(|e| self.measure.edit_cost(&draft.situation.key, conversation, e)).collect(),
-        };
-        made.view = view.clone();
-        Regions::of(conversation, &made, &draft.policy).prompt()
+/// The view that a plan makes, with what was written for it.
+fn applied(app: &App, draft: &Draft<'_>, plan: &Plan) -> Result<Applied, Error> {
+    let mut applied = material(app, draft, plan)?;
+    if let Some(note) = &draft.situation.note {
+        noted(app, draft.situation.id(), &draft.request.conversation, note, &mut applied)?;
     }
+    Ok(applied)
+}
+
+fn material(app: &App, draft: &Draft<'_>, plan: &Plan) -> Result<Applied, Error> {
+    if plan.actions.is_empty() {
+        return Ok(Applied { view: draft.old.clone(), originals: Vec::new() });
+    }
+    let policy = &draft.situation.policy;
+    let written = draft.written.as_ref().and_then(Option::as_ref);
+    let words = Words {
+        pins: &draft.wanted.texts,
+        written: written.map(Brief::written),
+        focus: draft.focus.as_deref().or(policy.focus.as_deref()),
+        keep: policy.keep,
+        digests: draft.digests.as_ref(),
+    };
+    Ok(make_view(app, &draft.subject(), plan, words)?)
+}
+
+/// The room that a prompt leaves, by the server's own count, where it can count.
+async fn counted_room(_app: &App, draft: &Draft<'_>, body: &Bytes, window: Tokens) -> Option<Tokens> {
+    if !draft.situation.can_count() || window >= UNKNOWN_WINDOW {
+        return None;
+    }
+    Some(window.saturating_sub(exact(draft, body).await.ok()?.0))
+}
+
+fn cannot_fit(_app: &App, draft: &Draft<'_>, window: Tokens, after: &Regions, limit: Tokens) -> Error {
+    let source = &draft.situation.window.source;
+    let error = Error::cannot_fit(&draft.request.model, window, source, after, limit);
+    match draft.wanted.paused {
+        true => error.with_hint(
+            "somebody stopped the rewriting of this conversation: take it up again on the page at `/`, or with \
+             {\"on\": true} to …/rewriting",
+        ),
+        false => error,
+    }
+}
+
+/// The shares of the messages of a view by the model's own vocabulary, where it is here, and which of the client's
+/// messages each is, if it is one as it came.
+pub(in crate::proxy) async fn shares(
+    _app: &App,
+    draft: &Draft<'_>,
+    out: &[Out],
+    body: &Bytes,
+) -> Option<(Counted, Vec<Option<usize>>)> {
+    let own = draft.situation.own.as_ref()?;
+    let conversation = &draft.request.conversation;
+    let view = openai_chat::parse(body).ok()?.conversation;
+    if view.system.len() != conversation.system.len() || view.system.len() + view.body.len() != out.len() {
+        return None;
+    }
+    let as_it_came = |o: &Out| o.at.filter(|at| conversation.body.get(*at).is_some_and(|m| *m.bytes() == o.bytes));
+    let places = out[view.system.len()..].iter().map(as_it_came).collect();
+    Some((own.shares(draft.situation.upstream, body).await?, places))
+}
+
+/// Tokens of what an edit put in place.
+fn edit_cost(app: &App, draft: &Draft<'_>, edit: &Edit) -> Tokens {
+    let (Edit::Text { text, .. } | Edit::Arguments { arguments: text, .. } | Edit::Fold { brief: text, .. }) = edit;
+    tokens::AROUND + text_cost(app, draft, text)
+}
+
+/// Tokens of a text: by the model's own vocabulary, where it is here and the text is not so long that this would hold
+/// others up.
+fn text_cost(app: &App, draft: &Draft<'_>, text: &str) -> Tokens {
+    app.measure.text(&draft.situation.key, draft.situation.own.as_deref(), text)
+}
+
+/// The exact size of what would be sent, where it matters and can be told.
+async fn recount(_app: &App, draft: &Draft<'_>, plan: &Plan, body: &Bytes) -> Option<(Tokens, Sureness)> {
+    if !draft.situation.can_count() {
+        return None;
+    }
+    if plan.actions.is_empty() {
+        // Counted a moment ago, or far from any line. The plan's own sum is that of figures rounded up one by one.
+        return draft.counted;
+    }
+    exact(draft, body).await.ok()
+}
+
+/// The size of a view where it cannot be counted: the plan's figures with the material that was really made.
+fn estimated(
+    app: &App,
+    draft: &Draft<'_>,
+    facts: &Facts,
+    view: &View,
+    conversation: &Conversation,
+    plan: &Plan,
+) -> Tokens {
+    if plan.actions.is_empty() {
+        return plan.after.prompt();
+    }
+    let mut made = facts.clone();
+    made.edit_costs = match &draft.situation.own {
+        Some(_) => view.edits.iter().map(|e| edit_cost(app, draft, e)).collect(),
+        None => view.edits.iter().map(|e| app.measure.edit_cost(&draft.situation.key, conversation, e)).collect(),
+    };
+    made.view = view.clone();
+    Regions::of(conversation, &made, &draft.policy).prompt()
 }
 
 /// The size of a request: by the model's own vocabulary where its file is on this machine, else by the server.

@@ -1,5 +1,6 @@
 //! What is known of a reply before it is there, for a client that is waiting.
 
+use crate::proxy::turn::save::mark_record;
 use std::sync::Arc;
 
 use http::HeaderMap;
@@ -47,7 +48,7 @@ impl Early {
         let mut known = self.0.lock();
         known.of = Some((prepared.id.clone(), prepared.request.model.clone()));
         prepared.mark(&mut known.headers, &app.config.gauge);
-        app.mark_record(&mut known.headers);
+        mark_record(app, &mut known.headers);
         known.tip = prepared.chain.last().map(|chain| Tip {
             conversation: prepared.id.clone(),
             chain: *chain,

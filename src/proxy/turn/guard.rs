@@ -1,7 +1,8 @@
 //! The guardrails' edge: what a conversation has taken is counted, and [`crate::guard`] is asked before a request is planned.
 
+use crate::proxy::state::notes::note_event;
 use serde_json::{Value, json};
-use tracing::{debug, warn};
+use tracing::warn;
 
 use super::attempt::Attempt;
 use super::history::History;
@@ -16,7 +17,7 @@ use crate::guard::triggers::{self, Pace};
 use crate::guard::{ceiling, loops};
 use crate::proxy::state::live::{Live, Misses, Spend, kept};
 use crate::proxy::{App, Error};
-use crate::store::{Batch, Event, Original};
+use crate::store::Original;
 use crate::wire::openai_chat::Request;
 
 /// A line that is added to a result, for the model to see.
@@ -37,178 +38,166 @@ pub(in crate::proxy) struct Guarded {
     pub(in crate::proxy) note: Option<Note>,
 }
 
-impl App {
-    /// Opens the books for a request and asks the guardrails.
-    ///
-    /// # Errors
-    /// 429 at a ceiling or in a loop, where the config says so.
-    pub(in crate::proxy) fn guard(
-        &self,
-        request: &Request,
-        history: &History,
-        attempt: Attempt,
-    ) -> Result<Guarded, Error> {
-        if attempt != Attempt::First || history.chain.is_empty() {
-            return Ok(Guarded::default());
-        }
-        self.remember(&history.id);
-        let body = &request.conversation.body;
-        let turn = step::request(body).and_then(|at| history.chain.get(at).copied());
-        self.lives.with(&history.id, |live| {
-            let (tokens, requests) = taken(&live.spend);
-            live.books.open(turn, tokens, requests, now_ms());
+/// Opens the books for a request and asks the guardrails.
+///
+/// # Errors
+/// 429 at a ceiling or in a loop, where the config says so.
+pub(in crate::proxy) fn guard(
+    app: &App,
+    request: &Request,
+    history: &History,
+    attempt: Attempt,
+) -> Result<Guarded, Error> {
+    if attempt != Attempt::First || history.chain.is_empty() {
+        return Ok(Guarded::default());
+    }
+    remember(app, &history.id);
+    let body = &request.conversation.body;
+    let turn = step::request(body).and_then(|at| history.chain.get(at).copied());
+    app.lives.with(&history.id, |live| {
+        let (tokens, requests) = taken(&live.spend);
+        live.books.open(turn, tokens, requests, now_ms());
+    });
+    let mut guarded = Guarded::default();
+    ceilings(app, &history.id, &mut guarded)?;
+    // The same request sent again was looked at before.
+    if history.forwarded() < body.len() {
+        watch(app, &history.id, body, &mut guarded)?;
+    }
+    Ok(guarded)
+}
+
+/// What a conversation has spent, from the record where it is not in memory.
+pub(in crate::proxy) fn remember(app: &App, id: &str) {
+    if app.lives.with(id, |live| std::mem::replace(&mut live.loaded, true)) {
+        return;
+    }
+    let row = app.store.conversation(id).ok().flatten();
+    if let Some(row) = row.filter(|row| row.id == id) {
+        app.measure.firsts.take(&row.state["counts"]);
+        app.lives.with(id, |live| {
+            live.spend = kept(&row.state["spend"]);
+            live.books = kept(&row.state["books"]);
+            live.missed = Misses::from_json(&row.state["missed"]);
+            live.folded = kept(&row.state["folded"]);
         });
-        let mut guarded = Guarded::default();
-        self.ceilings(&history.id, &mut guarded)?;
-        // The same request sent again was looked at before.
-        if history.forwarded() < body.len() {
-            self.watch(&history.id, body, &mut guarded)?;
-        }
-        Ok(guarded)
     }
+}
 
-    /// What a conversation has spent, from the record where it is not in memory.
-    pub(in crate::proxy) fn remember(&self, id: &str) {
-        if self.lives.with(id, |live| std::mem::replace(&mut live.loaded, true)) {
-            return;
-        }
-        let row = self.store.conversation(id).ok().flatten();
-        if let Some(row) = row.filter(|row| row.id == id) {
-            self.measure.firsts.take(&row.state["counts"]);
-            self.lives.with(id, |live| {
-                live.spend = kept(&row.state["spend"]);
-                live.books = kept(&row.state["books"]);
-                live.missed = Misses::from_json(&row.state["missed"]);
-                live.folded = kept(&row.state["folded"]);
-            });
-        }
-    }
-
-    fn ceilings(&self, id: &str, guarded: &mut Guarded) -> Result<(), Error> {
-        let config = &self.config.ceiling;
-        let (near, fresh) = self.lives.with(id, |live| {
-            let (turn, session) = spent(live);
-            let near = ceiling::near(config, &turn, &session);
-            let fresh: Vec<_> = near.iter().copied().filter(|near| live.books.tell(near.bit())).collect();
-            (near, fresh)
+fn ceilings(app: &App, id: &str, guarded: &mut Guarded) -> Result<(), Error> {
+    let config = &app.config.ceiling;
+    let (near, fresh) = app.lives.with(id, |live| {
+        let (turn, session) = spent(live);
+        let near = ceiling::near(config, &turn, &session);
+        let fresh: Vec<_> = near.iter().copied().filter(|near| live.books.tell(near.bit())).collect();
+        (near, fresh)
+    });
+    for near in fresh {
+        let data = json!({
+            "key": near.key, "spent": near.spent, "most": near.most, "share": (near.share * 100.0).round() / 100.0,
+            "action": if near.is_reached() { config.action.as_str() } else { "warn" },
         });
-        for near in fresh {
-            let data = json!({
-                "key": near.key, "spent": near.spent, "most": near.most, "share": (near.share * 100.0).round() / 100.0,
-                "action": if near.is_reached() { config.action.as_str() } else { "warn" },
-            });
-            warn!(conversation = id, key = near.key, spent = near.spent, most = near.most, "a ceiling is near");
-            self.note_event(id, "ceiling", data);
-        }
-        if let Some(reached) = near.first().filter(|near| near.is_reached() && config.action == Response::Refuse) {
-            let hint =
-                format!("`windowsill resume {id}` lets it go on and counts from zero; or raise `{}`", reached.key);
-            return Err(Error::client(429, "ceiling_reached", reached.words(), &hint));
-        }
-        guarded.warnings.extend(near.iter().map(ceiling::Near::words));
-        Ok(())
+        warn!(conversation = id, key = near.key, spent = near.spent, most = near.most, "a ceiling is near");
+        note_event(app, id, "ceiling", data);
     }
-
-    fn watch(&self, id: &str, body: &[Message], guarded: &mut Guarded) -> Result<(), Error> {
-        let config = &self.config.watch;
-        let excepted = |tool: &str| config.except.iter().any(|glob| glob.fits(tool));
-        let Some(seen) = watch::find(body, config.repeated_calls, &excepted) else { return Ok(()) };
-        let (due, pardoned) = self
-            .lives
-            .with(id, |live| (live.books.tell_loop(seen.at, config.repeated_calls), live.books.is_pardoned()));
-        let words = loops::words(&seen);
-        if due {
-            warn!(conversation = id, kind = seen.kind.as_str(), times = seen.times, "an agent goes in circles");
-            self.note_event(id, "loop", loop_json(&seen, config.action));
-        }
-        if config.action == Response::Refuse && !pardoned {
-            let hint = format!("say what to do instead, or let it go on with `windowsill resume {id}`");
-            return Err(Error::client(429, "loop", format!("the agent goes in circles: {words}"), &hint));
-        }
-        if due && config.action == Response::Note && body[seen.at].media.is_empty() {
-            guarded.note = Some(Note { at: seen.at, line: loops::line(&seen) });
-        }
-        guarded.warnings.push(format!("the agent goes in circles: {words}"));
-        Ok(())
+    if let Some(reached) = near.first().filter(|near| near.is_reached() && config.action == Response::Refuse) {
+        let hint = format!("`windowsill resume {id}` lets it go on and counts from zero; or raise `{}`", reached.key);
+        return Err(Error::client(429, "ceiling_reached", reached.words(), &hint));
     }
+    guarded.warnings.extend(near.iter().map(ceiling::Near::words));
+    Ok(())
+}
 
-    /// What the pace of folds asks of a request. Where there is time, the fold is made after the reply; a fold that found none
-    /// is made now.
-    pub(in crate::proxy) fn pace(
-        &self,
-        policy: &Resolved,
-        history: &History,
-        body: &[Message],
-        attempt: Attempt,
-    ) -> Pace {
-        // The same history gets the same view.
-        if attempt != Attempt::First || history.forwarded() >= body.len() {
+fn watch(app: &App, id: &str, body: &[Message], guarded: &mut Guarded) -> Result<(), Error> {
+    let config = &app.config.watch;
+    let excepted = |tool: &str| config.except.iter().any(|glob| glob.fits(tool));
+    let Some(seen) = watch::find(body, config.repeated_calls, &excepted) else { return Ok(()) };
+    let (due, pardoned) =
+        app.lives.with(id, |live| (live.books.tell_loop(seen.at, config.repeated_calls), live.books.is_pardoned()));
+    let words = loops::words(&seen);
+    if due {
+        warn!(conversation = id, kind = seen.kind.as_str(), times = seen.times, "an agent goes in circles");
+        note_event(app, id, "loop", loop_json(&seen, config.action));
+    }
+    if config.action == Response::Refuse && !pardoned {
+        let hint = format!("say what to do instead, or let it go on with `windowsill resume {id}`");
+        return Err(Error::client(429, "loop", format!("the agent goes in circles: {words}"), &hint));
+    }
+    if due && config.action == Response::Note && body[seen.at].media.is_empty() {
+        guarded.note = Some(Note { at: seen.at, line: loops::line(&seen) });
+    }
+    guarded.warnings.push(format!("the agent goes in circles: {words}"));
+    Ok(())
+}
+
+/// What the pace of folds asks of a request. Where there is time, the fold is made after the reply; a fold that found none
+/// is made now.
+pub(in crate::proxy) fn pace(
+    app: &App,
+    policy: &Resolved,
+    history: &History,
+    body: &[Message],
+    attempt: Attempt,
+) -> Pace {
+    // The same history gets the same view.
+    if attempt != Attempt::First || history.forwarded() >= body.len() {
+        return Pace::Usual;
+    }
+    app.lives.with(&history.id, |live| {
+        if history.ahead.is_some() {
+            live.fold_due = None;
             return Pace::Usual;
         }
-        self.lives.with(&history.id, |live| {
-            if history.ahead.is_some() {
-                live.fold_due = None;
-                return Pace::Usual;
+        let asked = live.fold_due.take();
+        let due = triggers::pace(&policy.triggers, body, &live.folded, now_ms());
+        match (due, asked) {
+            (Pace::Hold, _) => Pace::Hold,
+            (_, Some(done @ Pace::Done(_))) => done,
+            (Pace::Usual, _) => Pace::Usual,
+            (due, asked) => {
+                let now = asked.is_some() || !policy.background;
+                // Should there be nothing to fold, it is tried again behind this reply, and with the next request.
+                live.fold_due = Some(due.clone());
+                if now { due } else { Pace::Usual }
             }
-            let asked = live.fold_due.take();
-            let due = triggers::pace(&policy.triggers, body, &live.folded, now_ms());
-            match (due, asked) {
-                (Pace::Hold, _) => Pace::Hold,
-                (_, Some(done @ Pace::Done(_))) => done,
-                (Pace::Usual, _) => Pace::Usual,
-                (due, asked) => {
-                    let now = asked.is_some() || !policy.background;
-                    // Should there be nothing to fold, it is tried again behind this reply, and with the next request.
-                    live.fold_due = Some(due.clone());
-                    if now { due } else { Pace::Usual }
-                }
-            }
-        })
-    }
-
-    /// Records an event of a conversation, when there is time.
-    pub(in crate::proxy) fn note_event(&self, id: &str, kind: &str, data: Value) {
-        let event = Event { now_ms: now_ms(), conversation: Some(id.to_owned()), kind: kind.into(), data };
-        if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
-            debug!(error = %e, "an event was not recorded");
         }
-    }
+    })
+}
 
-    /// Adds what the model is told to a view. What the result says stays in the record, too.
-    pub(in crate::proxy) fn noted(
-        &self,
-        id: &str,
-        conversation: &Conversation,
-        note: &Note,
-        applied: &mut apply::Applied,
-    ) -> Result<(), Error> {
-        let Some(message) = conversation.body.get(note.at) else { return Ok(()) };
-        let with_line = |text: &str| format!("{text}\n\n{}", note.line).into();
-        let edits = &mut applied.view.edits;
-        let there = edits.iter_mut().find_map(|edit| match edit {
-            Edit::Text { at, text, .. } if *at == note.at => Some(text),
-            _ => None,
-        });
-        if let Some(text) = there {
-            *text = with_line(text);
-            return Ok(());
-        }
-        let record = self.store.free_id(&message.text)?;
-        let call = apply::call(conversation, note.at);
-        applied.originals.push(Original {
-            id: record.clone(),
-            conversation: id.to_owned(),
-            at: note.at,
-            kind: "tool_result".into(),
-            tool: (!call.tool.is_empty()).then(|| call.tool.to_owned()),
-            call: None,
-            text: message.text.clone(),
-            raw: None,
-        });
-        let text = with_line(&message.text);
-        edits.push(Edit::Text { at: note.at, digest: message.digest, rule: Rule::Note, text, record });
-        Ok(())
+/// Adds what the model is told to a view. What the result says stays in the record, too.
+pub(in crate::proxy) fn noted(
+    app: &App,
+    id: &str,
+    conversation: &Conversation,
+    note: &Note,
+    applied: &mut apply::Applied,
+) -> Result<(), Error> {
+    let Some(message) = conversation.body.get(note.at) else { return Ok(()) };
+    let with_line = |text: &str| format!("{text}\n\n{}", note.line).into();
+    let edits = &mut applied.view.edits;
+    let there = edits.iter_mut().find_map(|edit| match edit {
+        Edit::Text { at, text, .. } if *at == note.at => Some(text),
+        _ => None,
+    });
+    if let Some(text) = there {
+        *text = with_line(text);
+        return Ok(());
     }
+    let record = app.store.free_id(&message.text)?;
+    let call = apply::call(conversation, note.at);
+    applied.originals.push(Original {
+        id: record.clone(),
+        conversation: id.to_owned(),
+        at: note.at,
+        kind: "tool_result".into(),
+        tool: (!call.tool.is_empty()).then(|| call.tool.to_owned()),
+        call: None,
+        text: message.text.clone(),
+        raw: None,
+    });
+    let text = with_line(&message.text);
+    edits.push(Edit::Text { at: note.at, digest: message.digest, rule: Rule::Note, text, record });
+    Ok(())
 }
 
 /// Tokens that servers evaluated or wrote for a conversation, and its requests.

@@ -1,5 +1,8 @@
 //! What stands before the messages of a prompt.
 
+use crate::proxy::turn::admission::admit;
+use crate::proxy::turn::recall::offer::{offer_done, tool_for};
+use crate::proxy::turn::system::index_system;
 use bytes::Bytes;
 
 use super::admission::Admitted;
@@ -24,21 +27,19 @@ pub(in crate::proxy) struct Head {
     pub(in crate::proxy) warnings: Vec<String>,
 }
 
-impl App {
-    /// Puts together what stands before the messages.
-    pub(in crate::proxy) fn head(&self, situation: &Situation<'_>, request: &mut Request) -> Result<Head, Error> {
-        let Situation { history, policy, from_client, .. } = situation;
-        let mut warnings = Vec::new();
-        let admitted = self.admit(request, situation, &mut warnings)?;
-        let done = self.offer_done(request, policy, from_client);
-        let tools = self.tool_for(request, policy, from_client);
-        let (listed, readable) = (admitted.as_deref(), tools.is_some());
-        let indexed = self.index_system(request, situation, listed, readable, &mut warnings)?;
-        // Where the view had no room for it, it stays out while the view is the same.
-        let wanted = history.old().lacks() && !history.old().bare || indexed.is_some();
-        if let Some(tools) = tools.as_ref().filter(|_| wanted) {
-            request.offer(tools.clone());
-        }
-        Ok(Head { tools, done, admitted, indexed, warnings })
+/// Puts together what stands before the messages.
+pub(in crate::proxy) fn head(app: &App, situation: &Situation<'_>, request: &mut Request) -> Result<Head, Error> {
+    let Situation { history, policy, from_client, .. } = situation;
+    let mut warnings = Vec::new();
+    let admitted = admit(app, request, situation, &mut warnings)?;
+    let done = offer_done(app, request, policy, from_client);
+    let tools = tool_for(app, request, policy, from_client);
+    let (listed, readable) = (admitted.as_deref(), tools.is_some());
+    let indexed = index_system(app, request, situation, listed, readable, &mut warnings)?;
+    // Where the view had no room for it, it stays out while the view is the same.
+    let wanted = history.old().lacks() && !history.old().bare || indexed.is_some();
+    if let Some(tools) = tools.as_ref().filter(|_| wanted) {
+        request.offer(tools.clone());
     }
+    Ok(Head { tools, done, admitted, indexed, warnings })
 }

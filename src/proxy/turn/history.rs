@@ -2,7 +2,12 @@
 //! for it, and the bytes that its messages had before.
 
 use crate::proxy::state::live::Switched;
+use crate::proxy::state::notes::key;
 use crate::proxy::state::sent::client_marks;
+use crate::proxy::state::whose::whose_is;
+use crate::proxy::turn::place::has_form_of_id;
+use crate::proxy::turn::place::place;
+use crate::proxy::turn::spelling::settle;
 use std::sync::Arc;
 
 use http::HeaderMap;
@@ -76,295 +81,282 @@ impl History {
     }
 }
 
-impl App {
-    /// What the record knows of a request's history. Its messages get the bytes that they were forwarded with before, where
-    /// no model sees the difference.
-    pub(in crate::proxy) async fn history(
-        &self,
-        request: &mut Request,
-        upstream: &Upstream,
-        policy: &Resolved,
-        from_client: &HeaderMap,
-        attempt: Attempt,
-    ) -> Result<History, Error> {
-        let wish = headers::text(from_client, &headers::SESSION);
-        self.store.begin_anew_if_gone().await;
-        let whose = Whose::of(from_client, &request.conversation, request.session.as_deref());
-        // What nobody sends takes no name away from what somebody does.
-        let is_real = attempt != Attempt::DryRun || self.config.shadow;
-        let place = self.place(request, wish.as_deref(), whose, (from_client, is_real)).await?;
-        let Place { seed, chain, located, waited, whose, end } = place;
-        request.withdraw_all();
-        let session = wish.clone().or_else(|| headers::client_session(from_client)).or_else(|| request.session.clone());
-        let place = (&whose, session.as_deref());
-        let continued = match waited {
-            Some(id) => Some((id, None)),
-            None => self.continued(located.as_ref(), place, &chain, &request.conversation.body).await?,
-        };
-        let (id, carried) = match continued {
-            Some((id, carried)) => (id, carried),
-            None => {
-                let tagged = tagged_name(&seed, wish.as_deref().filter(|wish| !has_form_of_id(wish)), request);
-                (self.name(located.as_ref(), &chain, wish.as_deref(), tagged)?, None)
-            }
-        };
-        let inherits = self.inherits(located.as_ref(), &id)?;
-        if request.seed.is_none() && is_real {
-            end.into_iter().for_each(|end| self.lives.note_end(end, Arc::clone(&seed)));
-            self.lives.with(&id, |live| live.whose = Some(Arc::new(whose)));
+/// What the record knows of a request's history. Its messages get the bytes that they were forwarded with before, where
+/// no model sees the difference.
+pub(in crate::proxy) async fn history(
+    app: &App,
+    request: &mut Request,
+    upstream: &Upstream,
+    policy: &Resolved,
+    from_client: &HeaderMap,
+    attempt: Attempt,
+) -> Result<History, Error> {
+    let wish = headers::text(from_client, &headers::SESSION);
+    app.store.begin_anew_if_gone().await;
+    let whose = Whose::of(from_client, &request.conversation, request.session.as_deref());
+    // What nobody sends takes no name away from what somebody does.
+    let is_real = attempt != Attempt::DryRun || app.config.shadow;
+    let place = place(app, request, wish.as_deref(), whose, (from_client, is_real)).await?;
+    let Place { seed, chain, located, waited, whose, end } = place;
+    request.withdraw_all();
+    let session = wish.clone().or_else(|| headers::client_session(from_client)).or_else(|| request.session.clone());
+    let place = (&whose, session.as_deref());
+    let continued = match waited {
+        Some(id) => Some((id, None)),
+        None => continued(app, located.as_ref(), place, &chain, &request.conversation.body).await?,
+    };
+    let (id, carried) = match continued {
+        Some((id, carried)) => (id, carried),
+        None => {
+            let tagged = tagged_name(&seed, wish.as_deref().filter(|wish| !has_form_of_id(wish)), request);
+            (name(app, located.as_ref(), &chain, wish.as_deref(), tagged)?, None)
         }
-        request.seed = Some(Arc::clone(&seed));
-        let key = self.key(upstream, request);
-        let switched = match &located {
-            Some(located) if is_talk(&request.conversation.body[..located.depth]) => {
-                self.switched(&id, upstream, &request.model)?
-            }
-            _ => None,
-        };
-        let mut stored = self.store.view(&chain)?.map(|(_, view)| View::clone(&view)).unwrap_or_default();
-        if let Some(carried) = &carried {
-            stored.changing.clone_from(&carried.changing);
-        }
-        let carried = carried.filter(|view| !view.edits.is_empty());
-        let counted_by = switched.is_none().then_some(&key);
-        let forwarded = located.as_ref().map_or(0, |l| l.depth);
-        let ahead = self.ahead(&id, (&chain, &request.conversation.body), forwarded, attempt, counted_by);
-        let conversation = &request.conversation;
-        let client_marks = client_marks(conversation.tools.as_deref(), &conversation.system, &conversation.body);
-        let respelled = match &located {
-            Some(located) => {
-                let length = policy.policy.template.tool_call_id_length;
-                self.settle(request, &chain, &client_marks, (located, &id, &seed), length).await
-            }
-            None => Vec::new(),
-        };
-        let repeats_a_beginning = self.repeats_a_beginning(located.as_ref(), &id, &chain).await?;
-        let history = History {
-            chain,
-            located,
-            repeats_a_beginning,
-            id,
-            session,
-            stored,
-            ahead,
-            carried,
-            switched,
-            client_marks,
-            inherits,
-            respelled,
-        };
-        if history.located.is_some() {
-            self.recollect(&history.id, &history.chain, history.old(), &key)?;
-        }
-        Ok(history)
+    };
+    let inherits = inherits(app, located.as_ref(), &id)?;
+    if request.seed.is_none() && is_real {
+        end.into_iter().for_each(|end| app.lives.note_end(end, Arc::clone(&seed)));
+        app.lives.with(&id, |live| live.whose = Some(Arc::new(whose)));
     }
-
-    /// The conversation whose pins and the like hold for one that parted from it. One that only began alike has none of it.
-    fn inherits(&self, located: Option<&Located>, id: &str) -> Result<Option<String>, Error> {
-        let Some(located) = located.filter(|located| located.conversation != id) else { return Ok(None) };
-        let whose = self.whose(&located.conversation)?;
-        Ok(whose.is_none_or(|whose| whose.went_on(located.depth)).then(|| located.conversation.clone()))
-    }
-
-    /// The model that a conversation had until now, where this is another one.
-    fn switched(&self, id: &str, upstream: &Upstream, model: &str) -> Result<Option<Switched>, Error> {
-        let before = match self.lives.with(id, |live| live.model.clone()) {
-            Some(before) => before,
-            None => match self.store.conversation(id) {
-                Ok(Some(row)) if row.id == id => Switched { model: row.model, upstream: row.upstream },
-                Ok(_) | Err(crate::store::Error::Ambiguous { .. }) => return Ok(None),
-                Err(e) => return Err(e.into()),
-            },
-        };
-        // A llama-server with one model answers to every name.
-        let only = upstream.kind() == Some(Kind::LlamaServer { router: false });
-        let same = only || upstream.canonical(&before.model) == upstream.canonical(model);
-        Ok((before.upstream != upstream.name() || !same).then_some(before))
-    }
-
-    /// The conversation that a history goes on, though it is not its plain continuation: it parted from an older state of
-    /// it, or the client rebuilt it; with what still holds of its view. Looks among those of the session that the client names,
-    /// among those that begin alike, and for a long history with an unknown beginning among those that were last active: Qwen
-    /// Code begins with a list of the project's files, which is another one when a session is resumed. It is always the messages
-    /// that tell: a name is no proof of anything, but another name, key, program or system prompt is proof enough that it is
-    /// another conversation; and so is an answer of the older history that is not there. `place`: whose it is, and the session.
-    async fn continued(
-        &self,
-        located: Option<&Located>,
-        place: (&Whose, Option<&str>),
-        chain: &[Digest],
-        body: &[Message],
-    ) -> Result<Option<(String, Option<View>)>, Error> {
-        let (whose, session) = place;
-        let parts = |l: &&Located| l.depth < l.conversation_depth && l.depth < chain.len();
-        let known = located.filter(parts);
-        // What goes on, or is sent again, needs no search; nor does what is short and nothing is known of.
-        if known.is_none() && (located.is_some() || session.is_none() && chain.len() < LONG) {
-            return Ok(None);
+    request.seed = Some(Arc::clone(&seed));
+    let key = key(app, upstream, request);
+    let switched = match &located {
+        Some(located) if is_talk(&request.conversation.body[..located.depth]) => {
+            switched(app, &id, upstream, &request.model)?
         }
-        // The last request's messages may still be queued.
-        self.store.flush().await;
-        let alone = |at: usize| body[at].role != Role::Tool && body[at].calls.is_empty();
-        let new: Vec<Digest> = body.iter().map(|m| m.digest).collect();
-        let begin_alike = known.map(|l| self.store.family(&l.conversation, RELATIVES)).transpose()?.unwrap_or_default();
-        let mut relatives = session.map(|name| self.store.of_session(name, RELATIVES)).transpose()?.unwrap_or_default();
-        relatives.extend(begin_alike.iter().filter(|id| !relatives.contains(id)).cloned().collect::<Vec<_>>());
-        if located.is_none() && chain.len() >= LONG {
-            let lately = self.store.conversations(RELATIVES)?.into_iter().map(|row| row.id);
-            relatives.extend(lately.filter(|id| !relatives.contains(id)).collect::<Vec<_>>());
-        }
-        for id in relatives {
-            if !self.may_be(&id, whose, session)? {
-                continue;
-            }
-            let rows = self.store.path(&id)?;
-            if !rows.is_empty() && rows.last().map(|row| row.chain) == chain.get(rows.len() - 1).copied() {
-                return Ok(Some((id, None)));
-            }
-            let old: Vec<Digest> = rows.iter().map(|row| row.digest).collect();
-            let alignment = Alignment::of(&old, &new);
-            // Those that do not even begin alike share more than a greeting.
-            let alike = begin_alike.contains(&id) || alignment.kept() >= KEPT;
-            // The reply at the end may be on record in other words than the client has it. Those before it are as it sent them.
-            let answers = alignment.gone().filter(|at| rows[*at].is_reply && at + 1 < rows.len());
-            if alike && alignment.is_rebuilt() && self.are_ours(&id, answers)? {
-                let path: Vec<Digest> = rows.iter().map(|row| row.chain).collect();
-                let changing = alignment.replaced().into_iter().filter(|at| body[*at].role == Role::User);
-                let changing: Vec<usize> = changing.collect();
-                let view = self.store.view(&path)?.map(|(_, view)| View::clone(&view)).unwrap_or_default();
-                let view = alignment.carry(&view, alone, &changing);
-                debug!(conversation = id, known = located.map_or(0, |l| l.depth), "the client rebuilt its history");
-                return Ok(Some((id, Some(view))));
-            }
-        }
-        let said_otherwise = |l: &&Located| {
-            l.depth >= LONG && l.depth + LAST_WORDS >= l.conversation_depth && l.conversation_depth <= chain.len()
-        };
-        Ok(located.filter(said_otherwise).map(|l| (l.conversation.clone(), None)))
+        _ => None,
+    };
+    let mut stored = app.store.view(&chain)?.map(|(_, view)| View::clone(&view)).unwrap_or_default();
+    if let Some(carried) = &carried {
+        stored.changing.clone_from(&carried.changing);
     }
-
-    /// Whether a history may be that of a conversation, as far as it is told whose it is.
-    fn may_be(&self, id: &str, asks: &Whose, session: Option<&str>) -> Result<bool, Error> {
-        Ok(match self.whose(id)? {
-            Some(whose) => whose.kin(asks, 0) != Kin::Not,
-            None => self.store.conversation(id)?.is_some_and(|row| row.session.as_deref() == session),
-        })
-    }
-
-    /// Whether messages of a conversation are calls of our own tools, which no client has in its history.
-    fn are_ours(&self, id: &str, messages: impl Iterator<Item = usize>) -> Result<bool, Error> {
-        for at in messages {
-            let rows = self.store.messages_between(id, at, at + 1)?;
-            let read = rows.into_iter().next().and_then(|row| openai_chat::message(row.raw).ok());
-            if !read.is_some_and(|message| recall::is_call(&message)) {
-                return Ok(false);
-            }
+    let carried = carried.filter(|view| !view.edits.is_empty());
+    let counted_by = switched.is_none().then_some(&key);
+    let forwarded = located.as_ref().map_or(0, |l| l.depth);
+    let ahead = ahead(app, &id, (&chain, &request.conversation.body), forwarded, attempt, counted_by);
+    let conversation = &request.conversation;
+    let client_marks = client_marks(conversation.tools.as_deref(), &conversation.system, &conversation.body);
+    let respelled = match &located {
+        Some(located) => {
+            let length = policy.policy.template.tool_call_id_length;
+            settle(app, request, &chain, &client_marks, (located, &id, &seed), length).await
         }
-        Ok(true)
+        None => Vec::new(),
+    };
+    let repeats_a_beginning = repeats_a_beginning(app, located.as_ref(), &id, &chain).await?;
+    let history = History {
+        chain,
+        located,
+        repeats_a_beginning,
+        id,
+        session,
+        stored,
+        ahead,
+        carried,
+        switched,
+        client_marks,
+        inherits,
+        respelled,
+    };
+    if history.located.is_some() {
+        recollect(app, &history.id, &history.chain, history.old(), &key)?;
     }
+    Ok(history)
+}
 
-    /// The view that was made ahead for what now comes, if it is the next request: longer than what was forwarded.
-    /// `counted_by`: the model that evaluated it, if it is still the one that is asked.
-    fn ahead(
-        &self,
-        id: &str,
-        (chain, body): (&[Digest], &[Message]),
-        forwarded: usize,
-        attempt: Attempt,
-        counted_by: Option<&ModelKey>,
-    ) -> Option<Ahead> {
-        let goes_on =
-            |a: &Ahead| a.depth == forwarded && chain.len() > a.depth && chain.get(a.depth - 1) == Some(&a.chain);
-        let fits = |a: &mut Ahead| goes_on(a) && a.reply.is_none_or(|reply| reply.is_in(body));
-        self.lives.with(id, |live| {
-            let ahead = live.ahead.take_if(|a| attempt == Attempt::First && fits(a))?;
-            if let (Some(tokens), Some(key)) = (ahead.tokens, counted_by) {
-                let print = fingerprint(&ahead.view, key);
-                live.known = Some((ahead.chain, print, Known { messages: ahead.depth, tokens }));
-            }
-            Some(ahead)
-        })
+/// The conversation whose pins and the like hold for one that parted from it. One that only began alike has none of it.
+fn inherits(app: &App, located: Option<&Located>, id: &str) -> Result<Option<String>, Error> {
+    let Some(located) = located.filter(|located| located.conversation != id) else { return Ok(None) };
+    let whose = whose_is(app, &located.conversation)?;
+    Ok(whose.is_none_or(|whose| whose.went_on(located.depth)).then(|| located.conversation.clone()))
+}
+
+/// The model that a conversation had until now, where this is another one.
+fn switched(app: &App, id: &str, upstream: &Upstream, model: &str) -> Result<Option<Switched>, Error> {
+    let before = match app.lives.with(id, |live| live.model.clone()) {
+        Some(before) => before,
+        None => match app.store.conversation(id) {
+            Ok(Some(row)) if row.id == id => Switched { model: row.model, upstream: row.upstream },
+            Ok(_) | Err(crate::store::Error::Ambiguous { .. }) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        },
+    };
+    // A llama-server with one model answers to every name.
+    let only = upstream.kind() == Some(Kind::LlamaServer { router: false });
+    let same = only || upstream.canonical(&before.model) == upstream.canonical(model);
+    Ok((before.upstream != upstream.name() || !same).then_some(before))
+}
+
+/// The conversation that a history goes on, though it is not its plain continuation: it parted from an older state of
+/// it, or the client rebuilt it; with what still holds of its view. Looks among those of the session that the client names,
+/// among those that begin alike, and for a long history with an unknown beginning among those that were last active: Qwen
+/// Code begins with a list of the project's files, which is another one when a session is resumed. It is always the messages
+/// that tell: a name is no proof of anything, but another name, key, program or system prompt is proof enough that it is
+/// another conversation; and so is an answer of the older history that is not there. `place`: whose it is, and the session.
+async fn continued(
+    app: &App,
+    located: Option<&Located>,
+    place: (&Whose, Option<&str>),
+    chain: &[Digest],
+    body: &[Message],
+) -> Result<Option<(String, Option<View>)>, Error> {
+    let (whose, session) = place;
+    let parts = |l: &&Located| l.depth < l.conversation_depth && l.depth < chain.len();
+    let known = located.filter(parts);
+    // What goes on, or is sent again, needs no search; nor does what is short and nothing is known of.
+    if known.is_none() && (located.is_some() || session.is_none() && chain.len() < LONG) {
+        return Ok(None);
     }
-
-    /// Reads from the record what a server said of this history's size in this view, where it is not in memory: after a
-    /// restart, and where another process served the conversation meanwhile. Without it, an estimate would decide anew.
-    fn recollect(&self, id: &str, chain: &[Digest], view: &View, key: &ModelKey) -> Result<(), Error> {
-        if self.known(id, chain, view, key).is_some() {
-            return Ok(());
+    // The last request's messages may still be queued.
+    app.store.flush().await;
+    let alone = |at: usize| body[at].role != Role::Tool && body[at].calls.is_empty();
+    let new: Vec<Digest> = body.iter().map(|m| m.digest).collect();
+    let begin_alike = known.map(|l| app.store.family(&l.conversation, RELATIVES)).transpose()?.unwrap_or_default();
+    let mut relatives = session.map(|name| app.store.of_session(name, RELATIVES)).transpose()?.unwrap_or_default();
+    relatives.extend(begin_alike.iter().filter(|id| !relatives.contains(id)).cloned().collect::<Vec<_>>());
+    if located.is_none() && chain.len() >= LONG {
+        let lately = app.store.conversations(RELATIVES)?.into_iter().map(|row| row.id);
+        relatives.extend(lately.filter(|id| !relatives.contains(id)).collect::<Vec<_>>());
+    }
+    for id in relatives {
+        if !may_be(app, &id, whose, session)? {
+            continue;
         }
-        let print = fingerprint(view, key);
-        if let Some((messages, tokens)) = self.store.counted(chain, &print)? {
-            let known = Known { messages, tokens };
-            self.lives.with(id, |live| live.known = Some((chain[messages - 1], print, known)));
+        let rows = app.store.path(&id)?;
+        if !rows.is_empty() && rows.last().map(|row| row.chain) == chain.get(rows.len() - 1).copied() {
+            return Ok(Some((id, None)));
         }
-        Ok(())
+        let old: Vec<Digest> = rows.iter().map(|row| row.digest).collect();
+        let alignment = Alignment::of(&old, &new);
+        // Those that do not even begin alike share more than a greeting.
+        let alike = begin_alike.contains(&id) || alignment.kept() >= KEPT;
+        // The reply at the end may be on record in other words than the client has it. Those before it are as it sent them.
+        let answers = alignment.gone().filter(|at| rows[*at].is_reply && at + 1 < rows.len());
+        if alike && alignment.is_rebuilt() && are_ours(app, &id, answers)? {
+            let path: Vec<Digest> = rows.iter().map(|row| row.chain).collect();
+            let changing = alignment.replaced().into_iter().filter(|at| body[*at].role == Role::User);
+            let changing: Vec<usize> = changing.collect();
+            let view = app.store.view(&path)?.map(|(_, view)| View::clone(&view)).unwrap_or_default();
+            let view = alignment.carry(&view, alone, &changing);
+            debug!(conversation = id, known = located.map_or(0, |l| l.depth), "the client rebuilt its history");
+            return Ok(Some((id, Some(view))));
+        }
     }
+    let said_otherwise = |l: &&Located| {
+        l.depth >= LONG && l.depth + LAST_WORDS >= l.conversation_depth && l.conversation_depth <= chain.len()
+    };
+    Ok(located.filter(said_otherwise).map(|l| (l.conversation.clone(), None)))
+}
 
-    /// Whether a history is the beginning of the longer one that its conversation stands at. Of another branch, to which
-    /// somebody goes back, it is not.
-    async fn repeats_a_beginning(&self, located: Option<&Located>, id: &str, chain: &[Digest]) -> Result<bool, Error> {
-        let ends_here = |l: &Located| l.depth == chain.len() && l.depth < l.conversation_depth && l.conversation == id;
-        let Some(last) = chain.len().checked_sub(1).filter(|_| located.is_some_and(ends_here)) else {
+/// Whether a history may be that of a conversation, as far as it is told whose it is.
+fn may_be(app: &App, id: &str, asks: &Whose, session: Option<&str>) -> Result<bool, Error> {
+    Ok(match whose_is(app, id)? {
+        Some(whose) => whose.kin(asks, 0) != Kin::Not,
+        None => app.store.conversation(id)?.is_some_and(|row| row.session.as_deref() == session),
+    })
+}
+
+/// Whether messages of a conversation are calls of our own tools, which no client has in its history.
+fn are_ours(app: &App, id: &str, messages: impl Iterator<Item = usize>) -> Result<bool, Error> {
+    for at in messages {
+        let rows = app.store.messages_between(id, at, at + 1)?;
+        let read = rows.into_iter().next().and_then(|row| openai_chat::message(row.raw).ok());
+        if !read.is_some_and(|message| recall::is_call(&message)) {
             return Ok(false);
-        };
-        // The last request may still be queued.
-        self.store.flush().await;
-        Ok(self.store.path(id)?.get(last).is_some_and(|row| row.chain == chain[last]))
+        }
     }
-
-    /// The prompt of this conversation with this view whose size the server told last.
-    pub(in crate::proxy) fn known(&self, id: &str, chain: &[Digest], view: &View, key: &ModelKey) -> Option<Known> {
-        let print = fingerprint(view, key);
-        let fits = |(at, view, known): &(Digest, Digest, Known)| {
-            *view == print && known.messages >= 1 && chain.get(known.messages - 1) == Some(at)
-        };
-        self.lives.with(id, |live| live.known.filter(fits)).map(|(.., known)| known)
-    }
+    Ok(true)
 }
 
-impl App {
-    /// The name of the conversation: the one that this history continues, else a new one. A session that a client names is
-    /// only a wish: it never takes the name of a conversation that this history does not continue.
-    /// `tagged`: the one that belongs to a chain which was set apart.
-    fn name(
-        &self,
-        located: Option<&Located>,
-        chain: &[Digest],
-        session: Option<&str>,
-        tagged: Option<String>,
-    ) -> Result<String, Error> {
-        let session = session.filter(|session| !has_form_of_id(session));
-        let (Some(tip), Some(root)) = (chain.last(), chain.first()) else {
-            return Ok(session.unwrap_or("empty").to_owned());
-        };
-        let own = |session: Option<&str>| match session {
-            Some(session) => format!("{session}.{}", &tip.hex()[..8]),
-            None => format!("c{}", &tip.hex()[..12]),
-        };
-        Ok(match (located, session) {
-            // It goes on where the record ends, or is sent again.
-            (Some(l), _) if l.depth == l.conversation_depth || l.depth == chain.len() => l.conversation.clone(),
-            (None, _) if tagged.is_some() => tagged.unwrap_or_default(),
-            (None, Some(wish)) if !self.is_taken(wish, root)? => wish.to_owned(),
-            (_, session) => own(session),
-        })
-    }
-
-    /// Whether another history has a name already, in the record or on its way there.
-    fn is_taken(&self, name: &str, root: &Digest) -> Result<bool, Error> {
-        let recorded = match self.store.conversation(name) {
-            Err(crate::store::Error::Ambiguous { .. }) => false,
-            found => found?.is_some_and(|row| row.id == name),
-        };
-        // The same history may have been recorded since it was looked for, by a request beside this one.
-        Ok((recorded && !self.store.begins_with(name, root)?) || !self.lives.claim(name, root))
-    }
+/// The view that was made ahead for what now comes, if it is the next request: longer than what was forwarded.
+/// `counted_by`: the model that evaluated it, if it is still the one that is asked.
+fn ahead(
+    app: &App,
+    id: &str,
+    (chain, body): (&[Digest], &[Message]),
+    forwarded: usize,
+    attempt: Attempt,
+    counted_by: Option<&ModelKey>,
+) -> Option<Ahead> {
+    let goes_on = |a: &Ahead| a.depth == forwarded && chain.len() > a.depth && chain.get(a.depth - 1) == Some(&a.chain);
+    let fits = |a: &mut Ahead| goes_on(a) && a.reply.is_none_or(|reply| reply.is_in(body));
+    app.lives.with(id, |live| {
+        let ahead = live.ahead.take_if(|a| attempt == Attempt::First && fits(a))?;
+        if let (Some(tokens), Some(key)) = (ahead.tokens, counted_by) {
+            let print = fingerprint(&ahead.view, key);
+            live.known = Some((ahead.chain, print, Known { messages: ahead.depth, tokens }));
+        }
+        Some(ahead)
+    })
 }
 
-/// Whether a session reads like a name that windowsill gives itself: `c` and 12 hexadecimal digits, or `….` and 8.
-pub(super) fn has_form_of_id(session: &str) -> bool {
-    let hex = |text: &str, length: usize| text.len() == length && text.bytes().all(|b| b.is_ascii_hexdigit());
-    session == "empty"
-        || session.strip_prefix('c').is_some_and(|rest| hex(rest, 12))
-        || session.rsplit_once('.').is_some_and(|(_, rest)| hex(rest, 8))
+/// Reads from the record what a server said of this history's size in this view, where it is not in memory: after a
+/// restart, and where another process served the conversation meanwhile. Without it, an estimate would decide anew.
+fn recollect(app: &App, id: &str, chain: &[Digest], view: &View, key: &ModelKey) -> Result<(), Error> {
+    if known(app, id, chain, view, key).is_some() {
+        return Ok(());
+    }
+    let print = fingerprint(view, key);
+    if let Some((messages, tokens)) = app.store.counted(chain, &print)? {
+        let known = Known { messages, tokens };
+        app.lives.with(id, |live| live.known = Some((chain[messages - 1], print, known)));
+    }
+    Ok(())
+}
+
+/// Whether a history is the beginning of the longer one that its conversation stands at. Of another branch, to which
+/// somebody goes back, it is not.
+async fn repeats_a_beginning(app: &App, located: Option<&Located>, id: &str, chain: &[Digest]) -> Result<bool, Error> {
+    let ends_here = |l: &Located| l.depth == chain.len() && l.depth < l.conversation_depth && l.conversation == id;
+    let Some(last) = chain.len().checked_sub(1).filter(|_| located.is_some_and(ends_here)) else {
+        return Ok(false);
+    };
+    // The last request may still be queued.
+    app.store.flush().await;
+    Ok(app.store.path(id)?.get(last).is_some_and(|row| row.chain == chain[last]))
+}
+
+/// The prompt of this conversation with this view whose size the server told last.
+pub(in crate::proxy) fn known(app: &App, id: &str, chain: &[Digest], view: &View, key: &ModelKey) -> Option<Known> {
+    let print = fingerprint(view, key);
+    let fits = |(at, view, known): &(Digest, Digest, Known)| {
+        *view == print && known.messages >= 1 && chain.get(known.messages - 1) == Some(at)
+    };
+    app.lives.with(id, |live| live.known.filter(fits)).map(|(.., known)| known)
+}
+
+/// The name of the conversation: the one that this history continues, else a new one. A session that a client names is
+/// only a wish: it never takes the name of a conversation that this history does not continue.
+/// `tagged`: the one that belongs to a chain which was set apart.
+fn name(
+    app: &App,
+    located: Option<&Located>,
+    chain: &[Digest],
+    session: Option<&str>,
+    tagged: Option<String>,
+) -> Result<String, Error> {
+    let session = session.filter(|session| !has_form_of_id(session));
+    let (Some(tip), Some(root)) = (chain.last(), chain.first()) else {
+        return Ok(session.unwrap_or("empty").to_owned());
+    };
+    let own = |session: Option<&str>| match session {
+        Some(session) => format!("{session}.{}", &tip.hex()[..8]),
+        None => format!("c{}", &tip.hex()[..12]),
+    };
+    Ok(match (located, session) {
+        // It goes on where the record ends, or is sent again.
+        (Some(l), _) if l.depth == l.conversation_depth || l.depth == chain.len() => l.conversation.clone(),
+        (None, _) if tagged.is_some() => tagged.unwrap_or_default(),
+        (None, Some(wish)) if !is_taken(app, wish, root)? => wish.to_owned(),
+        (_, session) => own(session),
+    })
+}
+
+/// Whether another history has a name already, in the record or on its way there.
+fn is_taken(app: &App, name: &str, root: &Digest) -> Result<bool, Error> {
+    let recorded = match app.store.conversation(name) {
+        Err(crate::store::Error::Ambiguous { .. }) => false,
+        found => found?.is_some_and(|row| row.id == name),
+    };
+    // The same history may have been recorded since it was looked for, by a request beside this one.
+    Ok((recorded && !app.store.begins_with(name, root)?) || !app.lives.claim(name, root))
 }

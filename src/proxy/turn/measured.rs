@@ -2,8 +2,14 @@
 //! line is counted; of any other, what was reported stands and what is new is estimated.
 
 use crate::proxy::state::standing::Held;
+use crate::proxy::state::standing::{held, standing_of};
+use crate::proxy::turn::admission::cost_of_hidden_calls;
+use crate::proxy::turn::draft::shares;
+use crate::proxy::turn::history::known;
 use crate::proxy::turn::rules::Ruled;
+use crate::proxy::turn::rules::{put_rules, scope};
 use crate::proxy::turn::steering::Granted;
+use crate::proxy::turn::steering::grant;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -11,7 +17,7 @@ use futures_util::FutureExt as _;
 use tracing::warn;
 
 use super::attempt::{Attempt, bytes_of};
-use super::draft::{Draft, exact};
+use super::draft::exact;
 use super::head::Head;
 use super::situation::Situation;
 use crate::conversation::Tokens;
@@ -24,6 +30,7 @@ use crate::proxy::App;
 use crate::proxy::state::gauge::Marks;
 use crate::proxy::state::scope::Scope;
 use crate::proxy::state::standing::Standing;
+use crate::proxy::turn::drafts::Draft;
 use crate::wire::openai_chat::Request;
 
 /// Share of the first line from which a prompt is counted instead of estimated.
@@ -61,177 +68,175 @@ pub(in crate::proxy) struct Wishes {
     pub(in crate::proxy) granted: Granted,
 }
 
-impl App {
-    /// Measures a request as it would be sent: with the rules that it begins with, and with the changes that waited for a break.
-    pub(in crate::proxy) async fn measured<'a>(
-        &self,
-        situation: &'a Situation<'a>,
-        head: &Head,
-        request: Request,
-    ) -> Measured<'a> {
-        let mut warnings = [&situation.warnings[..], &head.warnings].concat();
-        let (mut standing, wanted) = self.wanted(situation, &request, &mut warnings);
-        let focus = standing.focus().map(str::to_owned);
-        let mut draft = Draft {
-            situation,
-            policy: situation.pace.policy(&situation.policy.policy),
-            old: situation.history.old().clone(),
-            counted: None,
-            held: request.without_messages(),
-            request: Arc::new(request),
-            warnings,
-            written: None,
-            digests: None,
-            done: head.done,
-            wanted,
-            focus,
-        };
-        let (mut facts, mut sureness) = self.facts(&mut draft).boxed().await;
-        let scope = self.scope(&draft, situation.from_client);
-        let ruled = scope.as_ref().and_then(|scope| self.put_rules(&mut draft, &facts, scope, &mut standing));
-        if ruled.is_some() {
-            (facts, sureness) = self.facts(&mut draft).boxed().await;
-        }
-        let mut granted = Granted::default();
-        let breaks = || {
-            let rewrites = || plan::asked::breaks(&draft.request.conversation, &facts, &draft.policy);
-            situation.attempt == Attempt::First && (situation.history.ahead.is_some() || rewrites())
-        };
-        if let Some((view, made)) = self.grant(&draft.subject(), &standing, breaks) {
-            (draft.old, granted) = (view, made);
-            (facts, sureness) = self.facts(&mut draft).boxed().await;
-        }
-        Measured { draft, facts, sureness, wishes: Wishes { standing, scope, ruled, granted } }
+/// Measures a request as it would be sent: with the rules that it begins with, and with the changes that waited for a break.
+pub(in crate::proxy) async fn measured<'a>(
+    app: &App,
+    situation: &'a Situation<'a>,
+    head: &Head,
+    request: Request,
+) -> Measured<'a> {
+    let mut warnings = [&situation.warnings[..], &head.warnings].concat();
+    let (mut standing, wanted) = wanted(app, situation, &request, &mut warnings);
+    let focus = standing.focus().map(str::to_owned);
+    let mut draft = Draft {
+        situation,
+        policy: situation.pace.policy(&situation.policy.policy),
+        old: situation.history.old().clone(),
+        counted: None,
+        held: request.without_messages(),
+        request: Arc::new(request),
+        warnings,
+        written: None,
+        digests: None,
+        done: head.done,
+        wanted,
+        focus,
+    };
+    let (mut facts, mut sureness) = counted_facts(app, &mut draft).boxed().await;
+    let scope = scope(app, &draft, situation.from_client);
+    let ruled = scope.as_ref().and_then(|scope| put_rules(app, &mut draft, &facts, scope, &mut standing));
+    if ruled.is_some() {
+        (facts, sureness) = counted_facts(app, &mut draft).boxed().await;
     }
-
-    /// What is wanted of the conversation of a request, and what that means for its history. What cannot be read is no reason
-    /// to refuse the request.
-    pub(in crate::proxy) fn wanted(
-        &self,
-        situation: &Situation<'_>,
-        request: &Request,
-        warnings: &mut Vec<String>,
-    ) -> (Arc<Standing>, Held) {
-        let Situation { history, key, policy, .. } = situation;
-        let standing = self.standing(&history.id, history.inherits.as_deref()).unwrap_or_else(|e| {
-            tracing::warn!(conversation = %history.id, error = %e, "what is pinned cannot be read");
-            warnings.push("what is pinned could not be read".into());
-            Arc::default()
-        });
-        let held = self.held(key, &standing, &policy.pins, &request.conversation.body, situation.known_window());
-        warnings.extend(held.warning());
-        (standing, held)
+    let mut granted = Granted::default();
+    let breaks = || {
+        let rewrites = || plan::asked::breaks(&draft.request.conversation, &facts, &draft.policy);
+        situation.attempt == Attempt::First && (situation.history.ahead.is_some() || rewrites())
+    };
+    if let Some((view, made)) = grant(app, &draft.subject(), &standing, breaks) {
+        (draft.old, granted) = (view, made);
+        (facts, sureness) = counted_facts(app, &mut draft).boxed().await;
     }
+    Measured { draft, facts, sureness, wishes: Wishes { standing, scope, ruled, granted } }
+}
 
-    /// The facts, with the prompt counted where it comes near a line.
-    async fn facts(&self, draft: &mut Draft<'_>) -> (Facts, Sureness) {
-        let situation = draft.situation;
-        let (mut facts, sureness) = self.uncounted(draft, true);
-        if let Attempt::Emergency { refusal, counted } = situation.attempt {
-            draft.policy = emergency::policy(&draft.policy, facts.window, refusal);
-            return (emergency::facts(&facts, counted, refusal), sureness);
+/// What is wanted of the conversation of a request, and what that means for its history. What cannot be read is no reason
+/// to refuse the request.
+pub(in crate::proxy) fn wanted(
+    app: &App,
+    situation: &Situation<'_>,
+    request: &Request,
+    warnings: &mut Vec<String>,
+) -> (Arc<Standing>, Held) {
+    let Situation { history, key, policy, .. } = situation;
+    let standing = standing_of(app, &history.id, history.inherits.as_deref()).unwrap_or_else(|e| {
+        tracing::warn!(conversation = %history.id, error = %e, "what is pinned cannot be read");
+        warnings.push("what is pinned could not be read".into());
+        Arc::default()
+    });
+    let held = held(app, key, &standing, &policy.pins, &request.conversation.body, situation.known_window());
+    warnings.extend(held.warning());
+    (standing, held)
+}
+
+/// The facts, with the prompt counted where it comes near a line.
+async fn counted_facts(app: &App, draft: &mut Draft<'_>) -> (Facts, Sureness) {
+    let situation = draft.situation;
+    let (mut facts, sureness) = uncounted(app, draft, true);
+    if let Attempt::Emergency { refusal, counted } = situation.attempt {
+        draft.policy = emergency::policy(&draft.policy, facts.window, refusal);
+        return (emergency::facts(&facts, counted, refusal), sureness);
+    }
+    let again = situation.is_sent_again(&draft.request);
+    if again {
+        draft.policy = short_of_the_wall(&draft.policy);
+    }
+    let lines = Lines::of(&facts, &draft.policy);
+    let estimate = draft.sum(&facts);
+    let matters = matters(draft, &lines, estimate) || has_new_head(app, draft);
+    if !situation.can_count() || !matters {
+        if again && !situation.can_count() {
+            draft.keep_what_fit(&mut facts);
         }
-        let again = situation.is_sent_again(&draft.request);
-        if again {
-            draft.policy = short_of_the_wall(&draft.policy);
+        return (facts, sureness);
+    }
+    let out = rewrite::rewrite(&draft.request.conversation, &draft.old, &draft.policy.template);
+    let body = bytes_of(&draft.request, &out);
+    match exact(draft, &body).await {
+        Ok(counted) => {
+            let by_message = is_near(&lines, counted.0) || has_new_head(app, draft);
+            let wanted = situation.attempt == Attempt::DryRun || by_message && body.len() <= SHARED_OUT;
+            let shared_out = wanted.then_some((&out[..], &body));
+            spread(app, draft, &mut facts, counted, shared_out).await;
+            (facts, counted.1)
         }
-        let lines = Lines::of(&facts, &draft.policy);
-        let estimate = draft.sum(&facts);
-        let matters = matters(draft, &lines, estimate) || self.has_new_head(draft);
-        if !situation.can_count() || !matters {
-            if again && !situation.can_count() {
+        Err(e) => {
+            not_counted(draft, &mut facts, sureness, &e);
+            if again {
                 draft.keep_what_fit(&mut facts);
             }
-            return (facts, sureness);
-        }
-        let out = rewrite::rewrite(&draft.request.conversation, &draft.old, &draft.policy.template);
-        let body = bytes_of(&draft.request, &out);
-        match exact(draft, &body).await {
-            Ok(counted) => {
-                let by_message = is_near(&lines, counted.0) || self.has_new_head(draft);
-                let wanted = situation.attempt == Attempt::DryRun || by_message && body.len() <= SHARED_OUT;
-                let shared_out = wanted.then_some((&out[..], &body));
-                self.spread(draft, &mut facts, counted, shared_out).await;
-                (facts, counted.1)
-            }
-            Err(e) => {
-                not_counted(draft, &mut facts, sureness, &e);
-                if again {
-                    draft.keep_what_fit(&mut facts);
-                }
-                (facts, sureness)
-            }
+            (facts, sureness)
         }
     }
+}
 
-    /// Whether the model's own vocabulary is at hand, and system prompt and tools were never counted: their first count is told
-    /// with every prompt that has them, and should be right.
-    fn has_new_head(&self, draft: &Draft<'_>) -> bool {
-        let Draft { situation, request, old, .. } = draft;
-        let Some(own) = situation.own.as_deref().filter(|_| request.body.len() <= SHARED_OUT) else { return false };
-        let asks = situation.policy.digest_model.is_some();
-        let tool = (request.offers(), asks);
-        let kept = Marks::of(&self.measure, (&situation.key, Some(own)), request, old, tool).kept(&self.measure);
-        kept.system.is_none() || kept.tools.is_none()
+/// Whether the model's own vocabulary is at hand, and system prompt and tools were never counted: their first count is told
+/// with every prompt that has them, and should be right.
+fn has_new_head(app: &App, draft: &Draft<'_>) -> bool {
+    let Draft { situation, request, old, .. } = draft;
+    let Some(own) = situation.own.as_deref().filter(|_| request.body.len() <= SHARED_OUT) else { return false };
+    let asks = situation.policy.digest_model.is_some();
+    let tool = (request.offers(), asks);
+    let kept = Marks::of(&app.measure, (&situation.key, Some(own)), request, old, tool).kept(&app.measure);
+    kept.system.is_none() || kept.tools.is_none()
+}
+
+/// The facts without a count of the prompt that is planned; `reported`: with what replies told of such prompts. Nothing is
+/// refused for a size that replies alone told.
+pub(in crate::proxy) fn uncounted(app: &App, draft: &Draft<'_>, reported: bool) -> (Facts, Sureness) {
+    let Draft { situation, request, old, .. } = draft;
+    let conversation = &request.conversation;
+    let (history, key) = (&situation.history, &situation.key);
+    let most = tokens::upper_bound(request.body.len(), conversation);
+    let known = known(app, &history.id, &history.chain, old, key);
+    let known = known.filter(|known| reported && measure::can_be_of(known.tokens, most));
+    let mut facts = match reported {
+        true => app.measure.facts(key, conversation, old, known),
+        false => app.measure.unreported(conversation, old),
+    };
+    facts.window = situation.known_window();
+    cost_of_hidden_calls(app, conversation, &mut facts, known.is_some());
+    let configured = app.config.window.output_reserved;
+    facts.output_reserved = plan::output_reserved(facts.window, facts.head(), request.max_tokens, configured);
+    facts.forwarded = history.forwarded();
+    draft.wanted.tell(&mut facts);
+    let mut sureness = app.measure.sureness(key);
+    if known.is_some() && sureness == Sureness::Estimated {
+        sureness = Sureness::Calibrated;
     }
+    let can_count = situation.can_count();
+    facts.slack = measure::slack(facts.window, if can_count { Sureness::Counted } else { sureness });
+    facts.guessed = !can_count && sureness == Sureness::Estimated;
+    (facts, sureness)
+}
 
-    /// The facts without a count of the prompt that is planned; `reported`: with what replies told of such prompts. Nothing is
-    /// refused for a size that replies alone told.
-    pub(in crate::proxy) fn uncounted(&self, draft: &Draft<'_>, reported: bool) -> (Facts, Sureness) {
-        let Draft { situation, request, old, .. } = draft;
-        let conversation = &request.conversation;
-        let (history, key) = (&situation.history, &situation.key);
-        let most = tokens::upper_bound(request.body.len(), conversation);
-        let known = self.known(&history.id, &history.chain, old, key);
-        let known = known.filter(|known| reported && measure::can_be_of(known.tokens, most));
-        let mut facts = match reported {
-            true => self.measure.facts(key, conversation, old, known),
-            false => self.measure.unreported(conversation, old),
-        };
-        facts.window = situation.known_window();
-        self.cost_of_hidden_calls(conversation, &mut facts, known.is_some());
-        let configured = self.config.window.output_reserved;
-        facts.output_reserved = plan::output_reserved(facts.window, facts.head(), request.max_tokens, configured);
-        facts.forwarded = history.forwarded();
-        draft.wanted.tell(&mut facts);
-        let mut sureness = self.measure.sureness(key);
-        if known.is_some() && sureness == Sureness::Estimated {
-            sureness = Sureness::Calibrated;
-        }
-        let can_count = situation.can_count();
-        facts.slack = measure::slack(facts.window, if can_count { Sureness::Counted } else { sureness });
-        facts.guessed = !can_count && sureness == Sureness::Estimated;
-        (facts, sureness)
+/// Has the costs follow a count, so that lines are compared with what the server will see. `shared_out`: the messages that
+/// were counted, where each is to have its own share.
+async fn spread(
+    app: &App,
+    draft: &mut Draft<'_>,
+    facts: &mut Facts,
+    (exact, counted_by): (Tokens, Sureness),
+    shared_out: Option<(&[Out], &Bytes)>,
+) {
+    let shares = match shared_out {
+        Some((out, body)) => shares(app, draft, out, body).await,
+        None => None,
+    };
+    let (counted, places) = shares.map_or((None, Vec::new()), |(c, p)| (Some(c), p));
+    if let Some(counted) = counted.as_ref().filter(|_| draft.situation.attempt != Attempt::DryRun) {
+        let asks = draft.situation.policy.digest_model.is_some();
+        let (key, own) = (&draft.situation.key, draft.situation.own.as_deref());
+        let tool = (draft.request.offers(), asks);
+        let head = Regions { system: counted.system, tools: counted.tools, ..Regions::default() };
+        Marks::of(&app.measure, (key, own), &draft.request, &View::default(), tool).note(&app.measure, &head);
     }
-
-    /// Has the costs follow a count, so that lines are compared with what the server will see. `shared_out`: the messages that
-    /// were counted, where each is to have its own share.
-    async fn spread(
-        &self,
-        draft: &mut Draft<'_>,
-        facts: &mut Facts,
-        (exact, counted_by): (Tokens, Sureness),
-        shared_out: Option<(&[Out], &Bytes)>,
-    ) {
-        let shares = match shared_out {
-            Some((out, body)) => self.shares(draft, out, body).await,
-            None => None,
-        };
-        let (counted, places) = shares.map_or((None, Vec::new()), |(c, p)| (Some(c), p));
-        if let Some(counted) = counted.as_ref().filter(|_| draft.situation.attempt != Attempt::DryRun) {
-            let asks = draft.situation.policy.digest_model.is_some();
-            let (key, own) = (&draft.situation.key, draft.situation.own.as_deref());
-            let tool = (draft.request.offers(), asks);
-            let head = Regions { system: counted.system, tools: counted.tools, ..Regions::default() };
-            Marks::of(&self.measure, (key, own), &draft.request, &View::default(), tool).note(&self.measure, &head);
-        }
-        let sum = |f: &Facts| draft.sum(f);
-        spread::spread(facts, counted.as_ref(), &places, exact, &sum);
-        let prompt = exact.max(sum(facts));
-        draft.counted = Some((exact, counted_by));
-        if draft.situation.is_sent_again(&draft.request) {
-            reserve_as_before(facts, prompt);
-        }
+    let sum = |f: &Facts| draft.sum(f);
+    spread::spread(facts, counted.as_ref(), &places, exact, &sum);
+    let prompt = exact.max(sum(facts));
+    draft.counted = Some((exact, counted_by));
+    if draft.situation.is_sent_again(&draft.request) {
+        reserve_as_before(facts, prompt);
     }
 }
 

@@ -9,6 +9,7 @@ pub(super) mod class;
 pub(super) mod completed;
 pub(super) mod digest;
 pub(super) mod draft;
+pub(super) mod drafts;
 pub(super) mod early;
 mod gauge;
 pub(super) mod guard;
@@ -30,14 +31,26 @@ mod rules;
 pub(super) mod save;
 pub(super) mod situation;
 pub(super) mod slots;
+mod spelling;
 pub(super) mod steering;
 mod streaming;
 pub(super) mod system;
 pub(super) mod task;
 pub(super) mod titles;
 
+use crate::proxy::servers::upstream_of;
+use crate::proxy::state::notes::note_event;
+use crate::proxy::traffic::using;
+use crate::proxy::turn::account::{account, refused_twice};
 use crate::proxy::turn::attempt::Attempt;
+use crate::proxy::turn::plainly::or_plainly;
+use crate::proxy::turn::prefix::note_sent;
+use crate::proxy::turn::prepare::prepare;
 use crate::proxy::turn::prepared::Prepared;
+use crate::proxy::turn::refused::{learned, read_refusal, send};
+use crate::proxy::turn::retold::retold;
+use crate::proxy::turn::save::{mark_record, save};
+use crate::proxy::turn::task::{note_task, take_task};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -68,207 +81,203 @@ pub(super) const LARGEST_BUFFERED: usize = 64 << 20;
 /// Longest that a reply waits for its request to be written.
 const SLOWEST_WRITE: Duration = Duration::from_secs(1);
 
-impl App {
-    /// Answers a request that is neither passed nor shadowed, however long that takes. What is known of the answer before it is
-    /// there goes to `early`.
-    pub(in crate::proxy) async fn answered(
-        self: &Arc<Self>,
-        parts: &Parts,
-        body: Bytes,
-        early: &Early,
-    ) -> Result<Response<Answer>, Error> {
-        let started = Instant::now();
-        let size = body.len();
-        let (app, headers, known) = (Arc::clone(self), parts.headers.clone(), early.clone());
-        let first = async move { app.first(body, &headers, &known).await };
-        let (upstream, mut prepared) = self.aside.run(size, first.boxed()).await??;
-        early.prepared(&prepared, self);
-        let overhead = started.elapsed();
-        let mut reply = self.send(&upstream, parts, &mut prepared).boxed().await?;
-        reply = self.retold(&upstream, parts, &mut prepared, reply).boxed().await?;
-        if let Some(refused) = self.refused(&upstream, &prepared, &mut reply).await {
-            let attempt = self.learned(&upstream, &prepared, &refused)?;
-            let (app, to, headers) = (Arc::clone(self), Arc::clone(&upstream), parts.headers.clone());
-            let harder = async move { app.harder(&to, prepared, attempt, &headers).await };
-            prepared = match self.aside.run(size, harder.boxed()).await? {
-                Err(e) if e.is_too_long() => return Err(refused.own_words().unwrap_or(e)),
-                harder => harder?,
-            };
-            reply = self.send(&upstream, parts, &mut prepared).boxed().await?;
-            // Where the words stand in the request, the server's own say more than ours.
-            let again = self.refused(&upstream, &prepared, &mut reply).await.filter(|again| !again.echoed);
-            if let Some(again) = again {
-                return Err(self.refused_twice(&prepared, again.refusal));
-            }
-        }
-        let reply = self.or_plainly(&upstream, parts, &mut prepared, reply).boxed().await?;
-        self.metrics.request(&prepared.action(), reply.status.as_u16(), overhead.as_secs_f64());
-        if prepared.window.tokens.is_some() {
-            self.metrics.pressure(class::Class::of(&prepared.request.conversation).as_str(), prepared.pressure());
-        }
-        info!(
-            conversation = %prepared.id,
-            model = %plain::line(&prepared.request.model),
-            upstream = upstream.name(),
-            window = prepared.window.tokens,
-            window_source = %prepared.window.source,
-            before = prepared.before.prompt(),
-            prompt_tokens = prepared.tokens,
-            action = %prepared.action(),
-            status = reply.status.as_u16(),
-            overhead_ms = overhead.as_secs_f64() * 1000.0,
-            "request"
-        );
-        self.relay(upstream, parts, prepared, reply, started).boxed().await
-    }
-
-    /// Reads a request and prepares it for the upstream that serves its model.
-    async fn first(
-        self: &Arc<Self>,
-        body: Bytes,
-        headers: &HeaderMap,
-        early: &Early,
-    ) -> Result<(Arc<Upstream>, Prepared), Error> {
-        let mut request = openai_chat::parse(&body)?;
-        early.read(request.stream);
-        self.take_task(&mut request, headers).boxed().await?;
-        let upstream = self.upstream_of(&request.model).boxed().await?;
-        let using = self.using(&upstream, &request.model).await;
-        let mut prepared = self.prepare(&upstream, request, headers, Attempt::First).boxed().await?;
-        self.too_small(&mut prepared)?;
-        self.note_task(&prepared);
-        prepared.flight = Some(self.lives.fly(&prepared.id, using));
-        self.save(&upstream, &mut prepared).boxed().await?;
-        prepared.prefix = self.note_sent(&upstream, &prepared);
-        Ok((upstream, prepared))
-    }
-
-    /// Whether the model is too small for what it is asked.
-    ///
-    /// # Errors
-    /// 400 where the config says so.
-    pub(in crate::proxy) fn too_small(&self, prepared: &mut Prepared) -> Result<(), Error> {
-        let response = self.config.watch.small_model;
-        if response == GuardResponse::Allow {
-            return Ok(());
-        }
-        let tools = prepared.request.own_tools().is_some();
-        let Some(much) = small::too_much(prepared.policy.size, tools, prepared.tokens) else { return Ok(()) };
-        let message = format!("a model below 3 billion parameters is given {much}");
-        if self.lives.with(&prepared.id, |live| !std::mem::replace(&mut live.small_told, true)) {
-            warn!(conversation = %prepared.id, "{message}");
-            let data = json!({"tools": tools, "prompt_tokens": prepared.tokens, "holds": small::HOLDS, "action": response.as_str()});
-            self.note_event(&prepared.id, "small_model", data);
-        }
-        if response == GuardResponse::Refuse {
-            let hint = "take a larger model, or set `small_model = \"warn\"` in [watch] of config.toml";
-            return Err(Error::client(400, "small_model", message, hint));
-        }
-        prepared.warnings.push(message);
-        Ok(())
-    }
-
-    /// Prepares a request again, harder.
-    async fn harder(
-        self: &Arc<Self>,
-        upstream: &Arc<Upstream>,
-        mut prepared: Prepared,
-        attempt: Attempt,
-        headers: &HeaderMap,
-    ) -> Result<Prepared, Error> {
-        let mut harder = self.prepare(upstream, prepared.request.clone(), headers, attempt).boxed().await?;
-        harder.actions.push("emergency");
-        harder.flight = prepared.flight.take();
-        // The client's own bytes are those of the first try.
-        harder.client_marks = std::mem::take(&mut prepared.client_marks);
-        self.save(upstream, &mut harder).boxed().await?;
-        harder.prefix = self.note_sent(upstream, &harder);
-        Ok(harder)
-    }
-
-    async fn relay(
-        self: &Arc<Self>,
-        upstream: Arc<Upstream>,
-        parts: &Parts,
-        prepared: Prepared,
-        reply: Reply,
-        started: Instant,
-    ) -> Result<Response<Answer>, Error> {
-        self.in_record().await;
-        let mut response = Response::builder().status(reply.status);
-        if let Some(h) = response.headers_mut() {
-            *h = reply.headers.clone();
-            prepared.mark(h, &self.config.gauge);
-            self.mark_record(h);
-        }
-        let is_stream = headers::is_event_stream(&reply.headers);
-        if let Some(h) = response.headers_mut().filter(|_| is_stream) {
-            // A stream that breaks off ends with an event that says so: it may be longer than the server said.
-            h.remove(http::header::CONTENT_LENGTH);
-        }
-        let ok = reply.status.is_success();
-        let mut keeper = replied::Keeper::of(&self.store, &prepared);
-        let app = Arc::clone(self);
-        let sent = self.outgoing(&parts.headers);
-        let build = |r: http::response::Builder, answer: Answer| {
-            r.body(answer).map_err(|e| Error::Internal { doing: "build the reply", source: Box::new(e) })
+/// Answers a request that is neither passed nor shadowed, however long that takes. What is known of the answer before it is
+/// there goes to `early`.
+pub(in crate::proxy) async fn answered(
+    app: &Arc<App>,
+    parts: &Parts,
+    body: Bytes,
+    early: &Early,
+) -> Result<Response<Answer>, Error> {
+    let started = Instant::now();
+    let size = body.len();
+    let (owned, headers, known) = (Arc::clone(app), parts.headers.clone(), early.clone());
+    let first = async move { first(&owned, body, &headers, &known).await };
+    let (upstream, mut prepared) = app.aside.run(size, first.boxed()).await??;
+    early.prepared(&prepared, app);
+    let overhead = started.elapsed();
+    let mut reply = send(app, &upstream, parts, &mut prepared).boxed().await?;
+    reply = retold(app, &upstream, parts, &mut prepared, reply).boxed().await?;
+    if let Some(refused) = read_refusal(app, &upstream, &prepared, &mut reply).await {
+        let attempt = learned(app, &upstream, &prepared, &refused)?;
+        let (owned, to, headers) = (Arc::clone(app), Arc::clone(&upstream), parts.headers.clone());
+        let harder = async move { harder(&owned, &to, prepared, attempt, &headers).await };
+        prepared = match app.aside.run(size, harder.boxed()).await? {
+            Err(e) if e.is_too_long() => return Err(refused.own_words().unwrap_or(e)),
+            harder => harder?,
         };
-        if is_stream && ok {
-            let taker = if prepared.request.changes_tools() {
-                let answering = recall::Answering::new(app, upstream, sent, path_of(parts), prepared, started);
-                Taker::Answering(Box::new(answering))
-            } else {
-                let done = move |reported, end| app.account(upstream, &sent, prepared, reported, end, started);
-                Taker::Books(Box::new(Books::new(keeper, done)))
-            };
-            return build(response, Answer::Events(streamed(reply.body.events(), taker)));
+        reply = send(app, &upstream, parts, &mut prepared).boxed().await?;
+        // Where the words stand in the request, the server's own say more than ours.
+        let again = read_refusal(app, &upstream, &prepared, &mut reply).await.filter(|again| !again.echoed);
+        if let Some(again) = again {
+            return Err(refused_twice(app, &prepared, again.refusal));
         }
-        let (bytes, rest) = read_up_to(reply.body, LARGEST_BUFFERED).await?;
-        if let Some(rest) = rest {
-            let whole = futures_util::stream::iter([Ok(bytes)]).chain(rest).boxed();
-            return build(response, Answer::Body(relay::through(whole)));
-        }
-        if ok && prepared.request.changes_tools() {
-            let mut answering = recall::Answering::new(app, upstream, sent, path_of(parts), prepared, started);
-            let bytes = match answering.whole(bytes).await {
-                Ok(bytes) => bytes,
-                Err(recall::Stopped::Gone(e)) => return Err(e),
-                Err(recall::Stopped::Refused(reply)) => {
-                    let (status, said) = recall::refusal(reply).await?;
-                    response = response.status(status);
-                    said
-                }
-            };
-            if let Some(h) = response.headers_mut() {
-                h.remove(http::header::CONTENT_LENGTH);
+    }
+    let reply = or_plainly(app, &upstream, parts, &mut prepared, reply).boxed().await?;
+    app.metrics.request(&prepared.action(), reply.status.as_u16(), overhead.as_secs_f64());
+    if prepared.window.tokens.is_some() {
+        app.metrics.pressure(class::Class::of(&prepared.request.conversation).as_str(), prepared.pressure());
+    }
+    info!(
+        conversation = %prepared.id,
+        model = %plain::line(&prepared.request.model),
+        upstream = upstream.name(),
+        window = prepared.window.tokens,
+        window_source = %prepared.window.source,
+        before = prepared.before.prompt(),
+        prompt_tokens = prepared.tokens,
+        action = %prepared.action(),
+        status = reply.status.as_u16(),
+        overhead_ms = overhead.as_secs_f64() * 1000.0,
+        "request"
+    );
+    relay(app, upstream, parts, prepared, reply, started).boxed().await
+}
+
+/// Reads a request and prepares it for the upstream that serves its model.
+async fn first(
+    app: &Arc<App>,
+    body: Bytes,
+    headers: &HeaderMap,
+    early: &Early,
+) -> Result<(Arc<Upstream>, Prepared), Error> {
+    let mut request = openai_chat::parse(&body)?;
+    early.read(request.stream);
+    take_task(app, &mut request, headers).boxed().await?;
+    let upstream = upstream_of(app, &request.model).boxed().await?;
+    let using = using(app, &upstream, &request.model).await;
+    let mut prepared = prepare(app, &upstream, request, headers, Attempt::First).boxed().await?;
+    too_small(app, &mut prepared)?;
+    note_task(app, &prepared);
+    prepared.flight = Some(app.lives.fly(&prepared.id, using));
+    save(app, &upstream, &mut prepared).boxed().await?;
+    prepared.prefix = note_sent(app, &upstream, &prepared);
+    Ok((upstream, prepared))
+}
+
+/// Whether the model is too small for what it is asked.
+///
+/// # Errors
+/// 400 where the config says so.
+pub(in crate::proxy) fn too_small(app: &App, prepared: &mut Prepared) -> Result<(), Error> {
+    let response = app.config.watch.small_model;
+    if response == GuardResponse::Allow {
+        return Ok(());
+    }
+    let tools = prepared.request.own_tools().is_some();
+    let Some(much) = small::too_much(prepared.policy.size, tools, prepared.tokens) else { return Ok(()) };
+    let message = format!("a model below 3 billion parameters is given {much}");
+    if app.lives.with(&prepared.id, |live| !std::mem::replace(&mut live.small_told, true)) {
+        warn!(conversation = %prepared.id, "{message}");
+        let data = json!({"tools": tools, "prompt_tokens": prepared.tokens, "holds": small::HOLDS, "action": response.as_str()});
+        note_event(app, &prepared.id, "small_model", data);
+    }
+    if response == GuardResponse::Refuse {
+        let hint = "take a larger model, or set `small_model = \"warn\"` in [watch] of config.toml";
+        return Err(Error::client(400, "small_model", message, hint));
+    }
+    prepared.warnings.push(message);
+    Ok(())
+}
+
+/// Prepares a request again, harder.
+async fn harder(
+    app: &Arc<App>,
+    upstream: &Arc<Upstream>,
+    mut prepared: Prepared,
+    attempt: Attempt,
+    headers: &HeaderMap,
+) -> Result<Prepared, Error> {
+    let mut harder = prepare(app, upstream, prepared.request.clone(), headers, attempt).boxed().await?;
+    harder.actions.push("emergency");
+    harder.flight = prepared.flight.take();
+    // The client's own bytes are those of the first try.
+    harder.client_marks = std::mem::take(&mut prepared.client_marks);
+    save(app, upstream, &mut harder).boxed().await?;
+    harder.prefix = note_sent(app, upstream, &harder);
+    Ok(harder)
+}
+
+async fn relay(
+    app: &Arc<App>,
+    upstream: Arc<Upstream>,
+    parts: &Parts,
+    prepared: Prepared,
+    reply: Reply,
+    started: Instant,
+) -> Result<Response<Answer>, Error> {
+    in_record(app).await;
+    let mut response = Response::builder().status(reply.status);
+    if let Some(h) = response.headers_mut() {
+        *h = reply.headers.clone();
+        prepared.mark(h, &app.config.gauge);
+        mark_record(app, h);
+    }
+    let is_stream = headers::is_event_stream(&reply.headers);
+    if let Some(h) = response.headers_mut().filter(|_| is_stream) {
+        // A stream that breaks off ends with an event that says so: it may be longer than the server said.
+        h.remove(http::header::CONTENT_LENGTH);
+    }
+    let ok = reply.status.is_success();
+    let mut keeper = replied::Keeper::of(&app.store, &prepared);
+    let owned = Arc::clone(app);
+    let sent = app.outgoing(&parts.headers);
+    let build = |r: http::response::Builder, answer: Answer| {
+        r.body(answer).map_err(|e| Error::Internal { doing: "build the reply", source: Box::new(e) })
+    };
+    if is_stream && ok {
+        let taker = if prepared.request.changes_tools() {
+            let answering = recall::Answering::new(owned, upstream, sent, path_of(parts), prepared, started);
+            Taker::Answering(Box::new(answering))
+        } else {
+            let done = move |reported, end| account(&owned, upstream, &sent, prepared, reported, end, started);
+            Taker::Books(Box::new(Books::new(keeper, done)))
+        };
+        return build(response, Answer::Events(streamed(reply.body.events(), taker)));
+    }
+    let (bytes, rest) = read_up_to(reply.body, LARGEST_BUFFERED).await?;
+    if let Some(rest) = rest {
+        let whole = futures_util::stream::iter([Ok(bytes)]).chain(rest).boxed();
+        return build(response, Answer::Body(relay::through(whole)));
+    }
+    if ok && prepared.request.changes_tools() {
+        let mut answering = recall::Answering::new(owned, upstream, sent, path_of(parts), prepared, started);
+        let bytes = match answering.whole(bytes).await {
+            Ok(bytes) => bytes,
+            Err(recall::Stopped::Gone(e)) => return Err(e),
+            Err(recall::Stopped::Refused(reply)) => {
+                let (status, said) = recall::refusal(reply).await?;
+                response = response.status(status);
+                said
             }
-            return build(response, Answer::Body(relay::full(bytes)));
-        }
-        if ok {
-            let mut reported = crate::usage::Reported::default();
-            let said = aside::once(bytes.len(), || {
-                reported.read(&bytes);
-                serde_json::from_slice::<Value>(&bytes)
-                    .ok()
-                    .and_then(|whole| said(whole.pointer("/choices/0/message")?))
-            });
-            if let Some(keeper) = &mut keeper {
-                keeper.keep(said).await;
-            }
-            self.account(upstream, &sent, prepared, reported, relay::End::Complete, started);
-        }
+        };
         if let Some(h) = response.headers_mut() {
             h.remove(http::header::CONTENT_LENGTH);
         }
-        build(response, Answer::Body(relay::full(bytes)))
+        return build(response, Answer::Body(relay::full(bytes)));
     }
-
-    /// Waits until the request is in the record, so that a crash after the reply loses nothing of it. It was queued before it
-    /// was forwarded, and a model takes longer than a write: this waits only for a disk that is slow.
-    async fn in_record(&self) {
-        if tokio::time::timeout(SLOWEST_WRITE, self.store.flush()).await.is_err() {
-            warn!("the record is slow: it is not waited for");
+    if ok {
+        let mut reported = crate::usage::Reported::default();
+        let said = aside::once(bytes.len(), || {
+            reported.read(&bytes);
+            serde_json::from_slice::<Value>(&bytes).ok().and_then(|whole| said(whole.pointer("/choices/0/message")?))
+        });
+        if let Some(keeper) = &mut keeper {
+            keeper.keep(said).await;
         }
+        account(app, upstream, &sent, prepared, reported, relay::End::Complete, started);
+    }
+    if let Some(h) = response.headers_mut() {
+        h.remove(http::header::CONTENT_LENGTH);
+    }
+    build(response, Answer::Body(relay::full(bytes)))
+}
+
+/// Waits until the request is in the record, so that a crash after the reply loses nothing of it. It was queued before it
+/// was forwarded, and a model takes longer than a write: this waits only for a disk that is slow.
+pub(in crate::proxy) async fn in_record(app: &App) {
+    if tokio::time::timeout(SLOWEST_WRITE, app.store.flush()).await.is_err() {
+        warn!("the record is slow: it is not waited for");
     }
 }
 

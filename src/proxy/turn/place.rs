@@ -5,6 +5,8 @@
 //! acts on it. A history with replies goes on where the record has it with its first reply, if it is of the same program, session
 //! and system prompt ([`super::whose`]); or it is the one that waits for its second request.
 
+use crate::proxy::state::whose::{kin, whose_is};
+use crate::proxy::turn::recall::offer::woven;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -109,251 +111,249 @@ fn ends(base: &str, body: &[Message]) -> Vec<u64> {
     body.iter().scan(half(&seed[..8]), step).collect()
 }
 
-impl App {
-    /// Where a history belongs. Weaves in what replies of it recalled. `wish`: the name that the client gave; `is_real`: whether it
-    /// is going to be on record.
-    pub(in crate::proxy) async fn place(
-        &self,
-        request: &mut Request,
-        wish: Option<&str>,
-        whose: Whose,
-        (from_client, is_real): (&HeaderMap, bool),
-    ) -> Result<Place, Error> {
-        let base = whose.seed(wish.unwrap_or(""));
-        let body = &request.conversation.body;
-        if request.seed.is_some() || body.is_empty() {
-            let seed = request.seed.clone().unwrap_or_else(|| base.into());
-            let (chain, located) = self.threaded(&seed, request)?;
-            return Ok(Place { seed, chain, located, waited: None, whose, end: None });
-        }
-        let root = chain::chain(&base, &body[..1])[0];
-        let opening = body.iter().position(|message| message.role == Role::Assistant).unwrap_or(body.len());
-        let opening = opening.min(FIRST_WORDS);
-        let ends = ends(&base, body);
-        let end = ends.last().copied();
-        let wish = wish.filter(|wish| !super::history::has_form_of_id(wish));
-        let mut asked = Asked { base, root, wish, whose, opening, ends };
-        let found = match opening < body.len() {
-            true => self.goes_on(&mut asked, request, from_client).await?,
-            false => self.sent_again(&asked, request).await?.map(|found| (found, true)),
+/// Where a history belongs. Weaves in what replies of it recalled. `wish`: the name that the client gave; `is_real`: whether it
+/// is going to be on record.
+pub(in crate::proxy) async fn place(
+    app: &App,
+    request: &mut Request,
+    wish: Option<&str>,
+    whose: Whose,
+    (from_client, is_real): (&HeaderMap, bool),
+) -> Result<Place, Error> {
+    let base = whose.seed(wish.unwrap_or(""));
+    let body = &request.conversation.body;
+    if request.seed.is_some() || body.is_empty() {
+        let seed = request.seed.clone().unwrap_or_else(|| base.into());
+        let (chain, located) = threaded(app, &seed, request)?;
+        return Ok(Place { seed, chain, located, waited: None, whose, end: None });
+    }
+    let root = chain::chain(&base, &body[..1])[0];
+    let opening = body.iter().position(|message| message.role == Role::Assistant).unwrap_or(body.len());
+    let opening = opening.min(FIRST_WORDS);
+    let ends = ends(&base, body);
+    let end = ends.last().copied();
+    let wish = wish.filter(|wish| !has_form_of_id(wish));
+    let mut asked = Asked { base, root, wish, whose, opening, ends };
+    let found = match opening < body.len() {
+        true => goes_on(app, &mut asked, request, from_client).await?,
+        false => sent_again(app, &asked, request).await?.map(|found| (found, true)),
+    };
+    if let Some((found, waited)) = found {
+        let whose = whose_is(app, &found.located.conversation)?;
+        let whose = match whose {
+            Some(known) => known.with(asked.whose),
+            None => asked.whose,
         };
-        if let Some((found, waited)) = found {
-            let whose = self.whose(&found.located.conversation)?;
-            let whose = match whose {
-                Some(known) => known.with(asked.whose),
-                None => asked.whose,
-            };
-            // A conversation that waited has nothing woven in yet but before its first reply.
-            let (chain, located) = match waited {
-                true => self.threaded(&found.seed, request)?,
-                false => (found.chain, Some(found.located.clone())),
-            };
-            let waited = waited.then_some(found.located.conversation);
-            return Ok(Place { seed: found.seed, chain, located, waited, whose, end });
-        }
-        let seed = self.fresh(&asked, request.conversation.body.len(), is_real)?;
-        let (chain, located) = self.threaded(&seed, request)?;
-        let whose = asked.whose.begun(chain.len());
-        Ok(Place { seed, chain, located, waited: None, whose, end })
+        // A conversation that waited has nothing woven in yet but before its first reply.
+        let (chain, located) = match waited {
+            true => threaded(app, &found.seed, request)?,
+            false => (found.chain, Some(found.located.clone())),
+        };
+        let waited = waited.then_some(found.located.conversation);
+        return Ok(Place { seed: found.seed, chain, located, waited, whose, end });
     }
+    let seed = fresh(app, &asked, request.conversation.body.len(), is_real)?;
+    let (chain, located) = threaded(app, &seed, request)?;
+    let whose = asked.whose.begun(chain.len());
+    Ok(Place { seed, chain, located, waited: None, whose, end })
+}
 
-    /// The chain of a request's history and where the record knows it. Weaves in what replies of it recalled.
-    fn threaded(&self, seed: &str, request: &mut Request) -> Result<(Vec<Digest>, Option<Located>), Error> {
-        let (body, chain) = self.woven(seed, std::mem::take(&mut request.conversation.body));
-        request.conversation.body = body;
-        let located = self.store.locate(&chain)?;
-        Ok((chain, located))
+/// The chain of a request's history and where the record knows it. Weaves in what replies of it recalled.
+fn threaded(app: &App, seed: &str, request: &mut Request) -> Result<(Vec<Digest>, Option<Located>), Error> {
+    let (body, chain) = woven(app, seed, std::mem::take(&mut request.conversation.body));
+    request.conversation.body = body;
+    let located = app.store.locate(&chain)?;
+    Ok((chain, located))
+}
+
+/// The chain that a history with replies goes on, and whether its conversation waited for it. What was recalled is woven in
+/// where it did not.
+async fn goes_on(
+    app: &App,
+    asked: &mut Asked<'_>,
+    request: &mut Request,
+    from_client: &HeaderMap,
+) -> Result<Option<(Found, bool)>, Error> {
+    // The longest of its prefixes that was sent, reply and all: nearly always the last request.
+    if let Some(seed) = asked.ends.get(asked.opening + 1..).and_then(|ends| app.lives.last_end(ends))
+        && let Some(found) = found(app, &seed, request, asked)?
+    {
+        return Ok(Some((found, false)));
     }
-
-    /// The chain that a history with replies goes on, and whether its conversation waited for it. What was recalled is woven in
-    /// where it did not.
-    async fn goes_on(
-        &self,
-        asked: &mut Asked<'_>,
-        request: &mut Request,
-        from_client: &HeaderMap,
-    ) -> Result<Option<(Found, bool)>, Error> {
-        // The longest of its prefixes that was sent, reply and all: nearly always the last request.
-        if let Some(seed) = asked.ends.get(asked.opening + 1..).and_then(|ends| self.lives.last_end(ends))
-            && let Some(found) = self.found(&seed, request, asked)?
-        {
-            return Ok(Some((found, false)));
-        }
-        // The last request's messages may still be queued.
-        self.store.flush().await;
-        let (mut best, mut waiting, mut moved): (Option<Found>, Vec<Found>, Option<Whose>) = Default::default();
-        for seed in self.seeds_alike(asked, request, from_client)? {
-            let Some(replied) = self.knows_head(&seed, request, asked.opening)? else { continue };
-            if !replied {
-                match self.waits(&seed, request, asked)? {
-                    Some(found) => waiting.push(found),
-                    None => moved = moved.or(self.moved(&seed, request, asked)?),
-                }
-                continue;
+    // The last request's messages may still be queued.
+    app.store.flush().await;
+    let (mut best, mut waiting, mut moved): (Option<Found>, Vec<Found>, Option<Whose>) = Default::default();
+    for seed in seeds_alike(app, asked, request, from_client)? {
+        let Some(replied) = knows_head(app, &seed, request, asked.opening)? else { continue };
+        if !replied {
+            match waits(app, &seed, request, asked)? {
+                Some(found) => waiting.push(found),
+                None => moved = moved.or(moved_on(app, &seed, request, asked)?),
             }
-            let sent = request.conversation.body.len();
-            let Some(found) = self.found(&seed, request, asked)? else {
-                moved = moved.or(self.moved(&seed, request, asked)?);
-                continue;
-            };
-            unweave(request, sent);
-            let depth = |found: &Found| (found.located.depth, found.kin);
-            if best.as_ref().is_none_or(|best| depth(&found) > depth(best)) {
-                best = Some(found);
-            }
+            continue;
         }
-        if let Some(found) = best {
-            let (chain, located) = self.threaded(&found.seed, request)?;
-            let located = located.unwrap_or(found.located);
-            return Ok(Some((Found { chain, located, ..found }, false)));
-        }
-        if let Some(found) = self.chosen(waiting, &request.conversation.body[asked.opening..]) {
-            return Ok(Some((found, true)));
-        }
-        asked.whose = moved.unwrap_or_else(|| asked.whose.clone());
-        Ok(None)
-    }
-
-    /// The chain of first words that a client sent in the same session a moment ago, and that nobody has answered since: it tries
-    /// again. Without a session of the client's, nobody can tell that from another chat.
-    async fn sent_again(&self, asked: &Asked<'_>, request: &Request) -> Result<Option<Found>, Error> {
-        if !asked.whose.names_session() {
-            return Ok(None);
-        }
-        self.store.flush().await;
-        for seed in self.seeds_alike(asked, request, &HeaderMap::new())? {
-            let found = self.waits(&seed, request, asked)?;
-            if let Some(found) = found.filter(|found| found.kin == Kin::Same) {
-                return Ok(Some(found));
-            }
-        }
-        Ok(None)
-    }
-
-    /// What makes the chains of histories that begin like this one, the last active first; the one without a tag, and those of
-    /// older versions, come before them.
-    fn seeds_alike(
-        &self,
-        asked: &Asked<'_>,
-        request: &Request,
-        from_client: &HeaderMap,
-    ) -> Result<Vec<Arc<str>>, Error> {
-        let wish = headers_wish(&asked.base);
-        let old = [
-            wish.to_owned(),
-            format!("{wish}\n{}", scope::old_mark(from_client, &request.conversation)),
-            // Before 0.2 the model was part of it.
-            format!("{wish}\n{}", request.model),
-        ];
-        let mut seeds: Vec<Arc<str>> = vec![asked.base.as_str().into()];
-        seeds.extend(old.into_iter().map(Arc::from).filter(|seed| *seed != seeds[0]).collect::<Vec<_>>());
-        let family = asked.family();
-        for name in self.store.named(&family, ALIKE)? {
-            let tag = &name[family.len()..];
-            if tag.len() == asked.own() && tag.bytes().all(|b| b.is_ascii_hexdigit()) {
-                seeds.push(format!("{}{TAG}{tag}", asked.base).into());
-            }
-        }
-        Ok(seeds)
-    }
-
-    /// Whether the record knows the first reply under a seed; `None` where it does not even know all that stands before it.
-    fn knows_head(&self, seed: &str, request: &Request, opening: usize) -> Result<Option<bool>, Error> {
-        let head = request.conversation.body[..=opening].to_vec();
-        let before = chain::chain(seed, &head[..opening]);
-        if !before.is_empty() && self.store.locate(&before)?.is_none_or(|known| known.depth < before.len()) {
-            return Ok(None);
-        }
-        let (_, woven) = self.woven(seed, head);
-        Ok(Some(self.store.locate(&woven)?.is_some_and(|known| known.depth == woven.len())))
-    }
-
-    /// The chain under a seed, where the record has it with a reply and the request is of that conversation: then what was
-    /// recalled is woven in, and else it is not.
-    fn found(&self, seed: &Arc<str>, request: &mut Request, asked: &Asked<'_>) -> Result<Option<Found>, Error> {
         let sent = request.conversation.body.len();
-        let (chain, located) = self.threaded(seed, request)?;
-        let located = located.filter(|located| is_talk(&request.conversation.body[..located.depth]));
-        let kin = match &located {
-            Some(located) => self.kin(&located.conversation, &asked.whose, goes_on(located, &chain))?,
-            None => Kin::Not,
+        let Some(found) = found(app, &seed, request, asked)? else {
+            moved = moved.or(moved_on(app, &seed, request, asked)?);
+            continue;
         };
-        let Some(located) = located.filter(|_| kin != Kin::Not) else {
-            unweave(request, sent);
-            return Ok(None);
-        };
-        Ok(Some(Found { seed: Arc::clone(seed), chain, located, kin }))
-    }
-
-    /// Whose a history is that goes on with one of another system prompt: see [`Whose::moved_to`].
-    fn moved(&self, seed: &Arc<str>, request: &mut Request, asked: &Asked<'_>) -> Result<Option<Whose>, Error> {
-        let sent = request.conversation.body.len();
-        let (chain, located) = self.threaded(seed, request)?;
         unweave(request, sent);
-        // Its last reply may be on record in other words than the client has it.
-        let whole = |l: &Located| l.depth + 1 >= l.conversation_depth && l.depth < chain.len();
-        let Some(located) = located.filter(whole) else { return Ok(None) };
-        Ok(self.whose(&located.conversation)?.and_then(|whose| whose.moved_to(&asked.whose)))
-    }
-
-    /// The conversation under a seed that has these first words and nothing behind its first reply.
-    fn waits(&self, seed: &Arc<str>, request: &Request, asked: &Asked<'_>) -> Result<Option<Found>, Error> {
-        let chain = chain::chain(seed, &request.conversation.body[..asked.opening]);
-        let Some(located) = self.store.locate(&chain)? else { return Ok(None) };
-        if located.depth < chain.len() || located.conversation_depth > chain.len() + 1 {
-            return Ok(None);
+        let depth = |found: &Found| (found.located.depth, found.kin);
+        if best.as_ref().is_none_or(|best| depth(&found) > depth(best)) {
+            best = Some(found);
         }
-        let kin = self.kin(&located.conversation, &asked.whose, 0)?;
-        Ok((kin != Kin::Not).then(|| Found { seed: Arc::clone(seed), chain, located, kin }))
     }
+    if let Some(found) = best {
+        let (chain, located) = threaded(app, &found.seed, request)?;
+        let located = located.unwrap_or(found.located);
+        return Ok(Some((Found { chain, located, ..found }, false)));
+    }
+    if let Some(found) = chosen(app, waiting, &request.conversation.body[asked.opening..]) {
+        return Ok(Some((found, true)));
+    }
+    asked.whose = moved.unwrap_or_else(|| asked.whose.clone());
+    Ok(None)
+}
 
-    /// Which of the conversations that wait for a second request this one is: the one that was answered with these words. A client
-    /// may spell them otherwise: then it is the only one that waits, if there is no other reply, which that one never had. Where it
-    /// is not clear, it is none of them. `said_since`: the first reply, and what stands behind it.
-    fn chosen(&self, mut waiting: Vec<Found>, said_since: &[Message]) -> Option<Found> {
-        let nearest = waiting.iter().map(|found| found.kin).max()?;
-        waiting.retain(|found| found.kin == nearest);
-        let said = said(&said_since.first()?.text);
-        let answered = |found: &Found| said.is_some() && self.replied(found) == said;
-        if waiting.iter().any(answered) {
-            waiting.retain(answered);
-        } else if has_more_replies(said_since) {
-            return None;
+/// The chain of first words that a client sent in the same session a moment ago, and that nobody has answered since: it tries
+/// again. Without a session of the client's, nobody can tell that from another chat.
+async fn sent_again(app: &App, asked: &Asked<'_>, request: &Request) -> Result<Option<Found>, Error> {
+    if !asked.whose.names_session() {
+        return Ok(None);
+    }
+    app.store.flush().await;
+    for seed in seeds_alike(app, asked, request, &HeaderMap::new())? {
+        let found = waits(app, &seed, request, asked)?;
+        if let Some(found) = found.filter(|found| found.kin == Kin::Same) {
+            return Ok(Some(found));
         }
-        if waiting.len() == 1 { waiting.pop() } else { None }
     }
+    Ok(None)
+}
 
-    /// What tells the reply that a conversation waits behind from others.
-    fn replied(&self, found: &Found) -> Option<Digest> {
-        let id = &found.located.conversation;
-        let recorded = || said(&openai_chat::message(self.store.last_reply(id).ok()??.raw).ok()?.text);
-        // After a restart, the record alone knows it.
-        self.lives.with(id, |live| live.replied).or_else(recorded)
-    }
-
-    /// A seed for a history that begins a conversation. The first with these words has none but the client's own.
-    fn fresh(&self, asked: &Asked<'_>, messages: usize, is_real: bool) -> Result<Arc<str>, Error> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let unique = || unique(&asked.root, COUNT.fetch_add(1, Ordering::Relaxed));
-        // The same history may come twice at once where it has replies; first words alone are somebody's own.
-        let proof = match asked.opening < messages {
-            true => Digest::of(format!("{:?} {:?}", asked.whose, asked.ends[asked.opening]).as_bytes()),
-            false => unique(),
-        };
-        let root = format!("root {}", asked.root.hex());
-        if self.store.locate(&[asked.root])?.is_none() && (!is_real || self.lives.claim(&root, &proof)) {
-            return Ok(asked.base.as_str().into());
+/// What makes the chains of histories that begin like this one, the last active first; the one without a tag, and those of
+/// older versions, come before them.
+fn seeds_alike(
+    app: &App,
+    asked: &Asked<'_>,
+    request: &Request,
+    from_client: &HeaderMap,
+) -> Result<Vec<Arc<str>>, Error> {
+    let wish = headers_wish(&asked.base);
+    let old = [
+        wish.to_owned(),
+        format!("{wish}\n{}", scope::old_mark(from_client, &request.conversation)),
+        // Before 0.2 the model was part of it.
+        format!("{wish}\n{}", request.model),
+    ];
+    let mut seeds: Vec<Arc<str>> = vec![asked.base.as_str().into()];
+    seeds.extend(old.into_iter().map(Arc::from).filter(|seed| *seed != seeds[0]).collect::<Vec<_>>());
+    let family = asked.family();
+    for name in app.store.named(&family, ALIKE)? {
+        let tag = &name[family.len()..];
+        if tag.len() == asked.own() && tag.bytes().all(|b| b.is_ascii_hexdigit()) {
+            seeds.push(format!("{}{TAG}{tag}", asked.base).into());
         }
-        let family = asked.family();
-        loop {
-            let tag = &unique().hex()[..asked.own()];
-            let name = format!("{family}{tag}");
-            if self.store.named(&name, 1)?.is_empty()
-                && self.store.pruned_conversation(&name)?.is_none()
-                && (!is_real || self.lives.take(&name, &asked.root))
-            {
-                return Ok(format!("{}{TAG}{tag}", asked.base).into());
-            }
+    }
+    Ok(seeds)
+}
+
+/// Whether the record knows the first reply under a seed; `None` where it does not even know all that stands before it.
+fn knows_head(app: &App, seed: &str, request: &Request, opening: usize) -> Result<Option<bool>, Error> {
+    let head = request.conversation.body[..=opening].to_vec();
+    let before = chain::chain(seed, &head[..opening]);
+    if !before.is_empty() && app.store.locate(&before)?.is_none_or(|known| known.depth < before.len()) {
+        return Ok(None);
+    }
+    let (_, woven) = woven(app, seed, head);
+    Ok(Some(app.store.locate(&woven)?.is_some_and(|known| known.depth == woven.len())))
+}
+
+/// The chain under a seed, where the record has it with a reply and the request is of that conversation: then what was
+/// recalled is woven in, and else it is not.
+fn found(app: &App, seed: &Arc<str>, request: &mut Request, asked: &Asked<'_>) -> Result<Option<Found>, Error> {
+    let sent = request.conversation.body.len();
+    let (chain, located) = threaded(app, seed, request)?;
+    let located = located.filter(|located| is_talk(&request.conversation.body[..located.depth]));
+    let kin = match &located {
+        Some(located) => kin(app, &located.conversation, &asked.whose, gone_on(located, &chain))?,
+        None => Kin::Not,
+    };
+    let Some(located) = located.filter(|_| kin != Kin::Not) else {
+        unweave(request, sent);
+        return Ok(None);
+    };
+    Ok(Some(Found { seed: Arc::clone(seed), chain, located, kin }))
+}
+
+/// Whose a history is that goes on with one of another system prompt: see [`Whose::moved_to`].
+fn moved_on(app: &App, seed: &Arc<str>, request: &mut Request, asked: &Asked<'_>) -> Result<Option<Whose>, Error> {
+    let sent = request.conversation.body.len();
+    let (chain, located) = threaded(app, seed, request)?;
+    unweave(request, sent);
+    // Its last reply may be on record in other words than the client has it.
+    let whole = |l: &Located| l.depth + 1 >= l.conversation_depth && l.depth < chain.len();
+    let Some(located) = located.filter(whole) else { return Ok(None) };
+    Ok(whose_is(app, &located.conversation)?.and_then(|whose| whose.moved_to(&asked.whose)))
+}
+
+/// The conversation under a seed that has these first words and nothing behind its first reply.
+fn waits(app: &App, seed: &Arc<str>, request: &Request, asked: &Asked<'_>) -> Result<Option<Found>, Error> {
+    let chain = chain::chain(seed, &request.conversation.body[..asked.opening]);
+    let Some(located) = app.store.locate(&chain)? else { return Ok(None) };
+    if located.depth < chain.len() || located.conversation_depth > chain.len() + 1 {
+        return Ok(None);
+    }
+    let kin = kin(app, &located.conversation, &asked.whose, 0)?;
+    Ok((kin != Kin::Not).then(|| Found { seed: Arc::clone(seed), chain, located, kin }))
+}
+
+/// Which of the conversations that wait for a second request this one is: the one that was answered with these words. A client
+/// may spell them otherwise: then it is the only one that waits, if there is no other reply, which that one never had. Where it
+/// is not clear, it is none of them. `said_since`: the first reply, and what stands behind it.
+fn chosen(app: &App, mut waiting: Vec<Found>, said_since: &[Message]) -> Option<Found> {
+    let nearest = waiting.iter().map(|found| found.kin).max()?;
+    waiting.retain(|found| found.kin == nearest);
+    let said = said(&said_since.first()?.text);
+    let answered = |found: &Found| said.is_some() && replied(app, found) == said;
+    if waiting.iter().any(answered) {
+        waiting.retain(answered);
+    } else if has_more_replies(said_since) {
+        return None;
+    }
+    if waiting.len() == 1 { waiting.pop() } else { None }
+}
+
+/// What tells the reply that a conversation waits behind from others.
+fn replied(app: &App, found: &Found) -> Option<Digest> {
+    let id = &found.located.conversation;
+    let recorded = || said(&openai_chat::message(app.store.last_reply(id).ok()??.raw).ok()?.text);
+    // After a restart, the record alone knows it.
+    app.lives.with(id, |live| live.replied).or_else(recorded)
+}
+
+/// A seed for a history that begins a conversation. The first with these words has none but the client's own.
+fn fresh(app: &App, asked: &Asked<'_>, messages: usize, is_real: bool) -> Result<Arc<str>, Error> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let unique = || unique(&asked.root, COUNT.fetch_add(1, Ordering::Relaxed));
+    // The same history may come twice at once where it has replies; first words alone are somebody's own.
+    let proof = match asked.opening < messages {
+        true => Digest::of(format!("{:?} {:?}", asked.whose, asked.ends[asked.opening]).as_bytes()),
+        false => unique(),
+    };
+    let root = format!("root {}", asked.root.hex());
+    if app.store.locate(&[asked.root])?.is_none() && (!is_real || app.lives.claim(&root, &proof)) {
+        return Ok(asked.base.as_str().into());
+    }
+    let family = asked.family();
+    loop {
+        let tag = &unique().hex()[..asked.own()];
+        let name = format!("{family}{tag}");
+        if app.store.named(&name, 1)?.is_empty()
+            && app.store.pruned_conversation(&name)?.is_none()
+            && (!is_real || app.lives.take(&name, &asked.root))
+        {
+            return Ok(format!("{}{TAG}{tag}", asked.base).into());
         }
     }
 }
@@ -365,7 +365,7 @@ fn has_more_replies(messages: &[Message]) -> bool {
 }
 
 /// How many messages a history goes on from, where these are all that its conversation has; else 0.
-fn goes_on(located: &Located, chain: &[Digest]) -> usize {
+fn gone_on(located: &Located, chain: &[Digest]) -> usize {
     let whole = located.depth == located.conversation_depth && located.depth < chain.len();
     if whole { located.depth } else { 0 }
 }
@@ -395,6 +395,14 @@ fn unique(root: &Digest, count: u64) -> Digest {
 pub(in crate::proxy) fn said(text: &str) -> Option<Digest> {
     let text = text.trim();
     (!text.is_empty()).then(|| Digest::of(text.as_bytes()))
+}
+
+/// Whether a session reads like a name that windowsill gives itself: `c` and 12 hexadecimal digits, or `….` and 8.
+pub(super) fn has_form_of_id(session: &str) -> bool {
+    let hex = |text: &str, length: usize| text.len() == length && text.bytes().all(|b| b.is_ascii_hexdigit());
+    session == "empty"
+        || session.strip_prefix('c').is_some_and(|rest| hex(rest, 12))
+        || session.rsplit_once('.').is_some_and(|(_, rest)| hex(rest, 8))
 }
 
 /// Whether messages hold a reply, or so many words that nobody begins with: what a person says first may begin many conversations.

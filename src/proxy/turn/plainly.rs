@@ -2,7 +2,10 @@
 //! a session does not end with it. Only where the server takes that, the client sees it; else it gets the server's own words for
 //! what it sent.
 
+use crate::proxy::turn::prefix::note_sent;
+use crate::proxy::turn::refused::send;
 use crate::proxy::turn::situation::SAID_PLAINLY;
+use crate::proxy::turn::situation::asked;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -21,45 +24,43 @@ use crate::wire::{json, openai_chat};
 /// What servers speak of that refuse a picture or a sound.
 const MEDIA: [&str; 8] = ["image", "audio", "vision", "multimodal", "mmproj", "media", "modalit", "content part"];
 
-impl App {
-    /// The reply, or the one to the same request said more plainly, where the server refused it and takes that.
-    pub(in crate::proxy) async fn or_plainly(
-        &self,
-        upstream: &Arc<Upstream>,
-        parts: &Parts,
-        prepared: &mut Prepared,
-        mut refused: Reply,
-    ) -> Result<Reply, Error> {
-        if !may_be_the_history(refused.status) {
-            return Ok(refused);
-        }
-        let now = prepared.request.conversation.plainness;
-        let most = if is_about_media(&mut refused).await { Plainness::Words } else { Plainness::Plain };
-        for how in [Plainness::Plain, Plainness::Words].into_iter().filter(|how| *how > now && *how <= most) {
-            let out = said_plainly(prepared.out.clone(), &prepared.request.conversation, how);
-            if out.iter().map(|m| &m.bytes).eq(prepared.out.iter().map(|m| &m.bytes)) {
-                continue;
-            }
-            let messages: Vec<_> = out.iter().map(|m| m.bytes.clone()).collect();
-            let body = with_messages(prepared, &messages);
-            let before = (std::mem::replace(&mut prepared.out, out), std::mem::replace(&mut prepared.body, body));
-            match self.send(upstream, parts, prepared).await {
-                Ok(reply) if reply.status.is_success() => {
-                    info!(conversation = %prepared.id, model = %plain::line(&prepared.request.model), ?how, "said plainly");
-                    prepared.request.conversation.plainness = how;
-                    prepared.warnings.push(SAID_PLAINLY.into());
-                    let to = self.asked(upstream, &prepared.request.model);
-                    self.lives.with(&prepared.id, |live| live.plainness = Some((to, how)));
-                    self.note_sent(upstream, prepared);
-                    return Ok(reply);
-                }
-                Ok(_) => {}
-                Err(e) => warn!(error = %e, "a history could not be said plainly"),
-            }
-            (prepared.out, prepared.body) = before;
-        }
-        Ok(refused)
+/// The reply, or the one to the same request said more plainly, where the server refused it and takes that.
+pub(in crate::proxy) async fn or_plainly(
+    app: &App,
+    upstream: &Arc<Upstream>,
+    parts: &Parts,
+    prepared: &mut Prepared,
+    mut refused: Reply,
+) -> Result<Reply, Error> {
+    if !may_be_the_history(refused.status) {
+        return Ok(refused);
     }
+    let now = prepared.request.conversation.plainness;
+    let most = if is_about_media(&mut refused).await { Plainness::Words } else { Plainness::Plain };
+    for how in [Plainness::Plain, Plainness::Words].into_iter().filter(|how| *how > now && *how <= most) {
+        let out = said_plainly(prepared.out.clone(), &prepared.request.conversation, how);
+        if out.iter().map(|m| &m.bytes).eq(prepared.out.iter().map(|m| &m.bytes)) {
+            continue;
+        }
+        let messages: Vec<_> = out.iter().map(|m| m.bytes.clone()).collect();
+        let body = with_messages(prepared, &messages);
+        let before = (std::mem::replace(&mut prepared.out, out), std::mem::replace(&mut prepared.body, body));
+        match send(app, upstream, parts, prepared).await {
+            Ok(reply) if reply.status.is_success() => {
+                info!(conversation = %prepared.id, model = %plain::line(&prepared.request.model), ?how, "said plainly");
+                prepared.request.conversation.plainness = how;
+                prepared.warnings.push(SAID_PLAINLY.into());
+                let to = asked(app, upstream, &prepared.request.model);
+                app.lives.with(&prepared.id, |live| live.plainness = Some((to, how)));
+                note_sent(app, upstream, prepared);
+                return Ok(reply);
+            }
+            Ok(_) => {}
+            Err(e) => warn!(error = %e, "a history could not be said plainly"),
+        }
+        (prepared.out, prepared.body) = before;
+    }
+    Ok(refused)
 }
 
 /// Whether a refusal may be about the messages: servers say so with 400 and 422, and llama-server with 500 where a template

@@ -9,246 +9,76 @@ use crate::proxy::state::sent::Prefix;
 use crate::proxy::state::sent::Sent;
 use crate::proxy::state::sent::compare;
 use crate::proxy::state::sent::mark;
-use crate::proxy::state::sent::own_bytes;
 use std::time::Instant;
 
-use bytes::Bytes;
-use tracing::debug;
-
 use super::prepared::Prepared;
-use crate::conversation::spelling::{Reasoning, same_step};
-use crate::conversation::{Digest, Message, Role, Tokens, chain, repair, step};
+use crate::conversation::{Role, Tokens};
 use crate::measure::tokens;
 use crate::plan::rewrite::Out;
 use crate::proxy::App;
-use crate::store::Located;
 use crate::upstream::Upstream;
-use crate::wire::openai_chat::{self, Request};
 
-impl App {
-    /// Notes what is about to be forwarded. Returns what it has in common with the last prompt of its conversation.
-    pub(in crate::proxy) fn note_sent(&self, upstream: &Upstream, prepared: &Prepared) -> Option<Prefix> {
-        let now = self.sent(prepared);
-        self.heads.note(prepared);
-        self.lives.with(&prepared.id, |live| {
-            // Another model's cache holds nothing of it.
-            let last = live.sent.as_ref().filter(|_| prepared.switched.is_none());
-            let prefix = last.map(|last| compare(last, &now));
-            let model = prepared.request.model.clone();
-            live.model = Some(Switched { model, upstream: upstream.name().to_owned() });
-            let own = now.client.get(1..).unwrap_or_default();
-            let known = prepared.located.as_ref().map_or(0, |l| l.depth);
-            // What the record did not know yet, it holds as it came now.
-            if live.as_recorded.get(..known).is_some_and(|before| own.get(..known) == Some(before)) {
-                live.as_recorded = own.to_vec();
-            }
-            live.sent = Some(now);
-            live.sent_view = Some(prepared.view.clone());
-            live.last = Some(Instant::now());
-            live.keep_alive.clone_from(&prepared.request.keep_alive);
-            prefix
+/// Notes what is about to be forwarded. Returns what it has in common with the last prompt of its conversation.
+pub(in crate::proxy) fn note_sent(app: &App, upstream: &Upstream, prepared: &Prepared) -> Option<Prefix> {
+    let now = sent(app, prepared);
+    app.heads.note(prepared);
+    app.lives.with(&prepared.id, |live| {
+        // Another model's cache holds nothing of it.
+        let last = live.sent.as_ref().filter(|_| prepared.switched.is_none());
+        let prefix = last.map(|last| compare(last, &now));
+        let model = prepared.request.model.clone();
+        live.model = Some(Switched { model, upstream: upstream.name().to_owned() });
+        let own = now.client.get(1..).unwrap_or_default();
+        let known = prepared.located.as_ref().map_or(0, |l| l.depth);
+        // What the record did not know yet, it holds as it came now.
+        if live.as_recorded.get(..known).is_some_and(|before| own.get(..known) == Some(before)) {
+            live.as_recorded = own.to_vec();
+        }
+        live.sent = Some(now);
+        live.sent_view = Some(prepared.view.clone());
+        live.last = Some(Instant::now());
+        live.keep_alive.clone_from(&prepared.request.keep_alive);
+        prefix
+    })
+}
+
+/// Notes what was recalled behind a prompt: the server holds it too, and the next prompt begins with it.
+pub(in crate::proxy) fn note_recalled(app: &App, prepared: &Prepared) {
+    let item = |out: &Out| Item {
+        mark: mark(&out.bytes),
+        tokens: tokens::message(&String::from_utf8_lossy(&out.bytes)),
+        at: None,
+    };
+    let recalled: Vec<Item> = prepared.recalled.iter().map(item).collect();
+    app.lives.with(&prepared.id, |live| {
+        if let Some(sent) = live.sent.as_mut().filter(|s| s.client == prepared.client_marks) {
+            sent.forwarded.extend(recalled);
+        }
+    });
+}
+
+fn sent(app: &App, prepared: &Prepared) -> Sent {
+    let conversation = &prepared.request.conversation;
+    let costs = app.measure.costs(&prepared.key, conversation);
+    let tools = conversation.tools.as_deref();
+    let mut forwarded = vec![Item { mark: mark(tools.unwrap_or_default()), tokens: prepared.after.tools, at: Some(0) }];
+    let raw: Vec<(u64, Tokens, Option<usize>)> = prepared
+        .out
+        .iter()
+        .map(|out| {
+            let known = out.at.filter(|_| !out.changed).and_then(|at| costs.get(at));
+            let tokens = known.map_or_else(|| tokens::message(&String::from_utf8_lossy(&out.bytes)), |c| c.total());
+            let at = if out.role == Role::System && out.at.is_none() { Some(0) } else { out.at.map(|at| at + 1) };
+            (mark(&out.bytes), tokens, at)
         })
-    }
-
-    /// Notes what was recalled behind a prompt: the server holds it too, and the next prompt begins with it.
-    pub(in crate::proxy) fn note_recalled(&self, prepared: &Prepared) {
-        let item = |out: &Out| Item {
-            mark: mark(&out.bytes),
-            tokens: tokens::message(&String::from_utf8_lossy(&out.bytes)),
-            at: None,
-        };
-        let recalled: Vec<Item> = prepared.recalled.iter().map(item).collect();
-        self.lives.with(&prepared.id, |live| {
-            if let Some(sent) = live.sent.as_mut().filter(|s| s.client == prepared.client_marks) {
-                sent.forwarded.extend(recalled);
-            }
-        });
-    }
-
-    fn sent(&self, prepared: &Prepared) -> Sent {
-        let conversation = &prepared.request.conversation;
-        let costs = self.measure.costs(&prepared.key, conversation);
-        let tools = conversation.tools.as_deref();
-        let mut forwarded =
-            vec![Item { mark: mark(tools.unwrap_or_default()), tokens: prepared.after.tools, at: Some(0) }];
-        let raw: Vec<(u64, Tokens, Option<usize>)> = prepared
-            .out
-            .iter()
-            .map(|out| {
-                let known = out.at.filter(|_| !out.changed).and_then(|at| costs.get(at));
-                let tokens = known.map_or_else(|| tokens::message(&String::from_utf8_lossy(&out.bytes)), |c| c.total());
-                let at = if out.role == Role::System && out.at.is_none() { Some(0) } else { out.at.map(|at| at + 1) };
-                (mark(&out.bytes), tokens, at)
-            })
-            .collect();
-        // Estimates, scaled so that they add up to the count of the whole.
-        let estimated: f64 = raw.iter().map(|(_, t, _)| f64::from(*t)).sum();
-        let scale = f64::from(prepared.tokens.saturating_sub(prepared.after.tools)) / estimated.max(1.0);
-        forwarded.extend(raw.into_iter().map(|(mark, tokens, at)| Item {
-            mark,
-            tokens: (f64::from(tokens) * scale).round() as Tokens,
-            at,
-        }));
-        Sent { forwarded, client: prepared.client_marks.clone() }
-    }
-
-    /// Gives the known messages of a request the bytes that they had before, where no model sees the difference: what the
-    /// server's cache holds. What came since the newest reply is as the client sends it now, and so is each step that says anything
-    /// else than before. Returns the places of these: once a server took them, the record gets their spelling.
-    pub(in crate::proxy) async fn settle(
-        &self,
-        request: &mut Request,
-        chain_now: &[Digest],
-        marks: &[u64],
-        place: (&Located, &str, &str),
-        call_id_length: Option<usize>,
-    ) -> Vec<usize> {
-        let body = &request.conversation.body;
-        let Some(settled) = self.settled(body, chain_now, marks, place, call_id_length).await else {
-            return Vec::new();
-        };
-        if settled.as_before {
-            request.conversation.body = settled.body;
-            // Also where nothing is edited: these are the bytes that the server's cache holds.
-            let all = request.conversation.system.iter().chain(&request.conversation.body);
-            let messages: Vec<Bytes> = all.map(|m| m.bytes().clone()).collect();
-            request.body = openai_chat::write(request, &messages, &[]);
-        }
-        settled.new
-    }
-
-    async fn settled(
-        &self,
-        body: &[Message],
-        chain_now: &[Digest],
-        marks: &[u64],
-        (located, id, seed): (&Located, &str, &str),
-        call_id_length: Option<usize>,
-    ) -> Option<Respelled> {
-        let known = whole_steps(body, located.depth);
-        // Only the record decides: what was forwarded last is not remembered after a restart.
-        let now = marks.get(1..=known)?;
-        if known == 0 || self.lives.with(id, |live| live.as_recorded.get(..known) == Some(now)) {
-            return None;
-        }
-        // The last request's messages may still be queued.
-        self.store.flush().await;
-        let rows = self.store.messages(&located.conversation).ok()?;
-        if rows.get(known - 1)?.chain != chain_now[known - 1] {
-            return None;
-        }
-        if rows.iter().zip(body).take(known).all(|(row, now)| row.raw == own_bytes(now)) {
-            self.lives.with(id, |live| live.as_recorded = now.to_vec());
-            return None;
-        }
-        let before: Vec<Message> = rows.iter().take(known).map(|row| openai_chat::recorded(row.raw.clone())).collect();
-        let mut out = respelled(&before, &body[..known], answered(body).min(self.taken(id, chain_now)));
-        // Results in another order stand in other places of the record, which are not theirs.
-        out.new.retain(|at| rows[*at].chain == chain_now[*at]);
-        out.body.extend_from_slice(&body[known..]);
-        out.body = repair::mend(out.body, call_id_length).body;
-        let fits = out.body.len() == body.len() && chain::chain(seed, &out.body).last() == chain_now.last();
-        debug!(
-            conversation = id,
-            known,
-            fits,
-            new = out.new.len(),
-            "the client spells its history otherwise than before"
-        );
-        fits.then_some(out)
-    }
-
-    /// How many messages of a history a server took before, as far as that is known: what was only ever refused is nothing to
-    /// hold on to.
-    fn taken(&self, id: &str, chain: &[Digest]) -> usize {
-        let counted = self.store.counted_any(chain).unwrap_or_default();
-        let fits = |(tip, depth): &(Digest, usize)| chain.get(depth - 1) == Some(tip);
-        let taken = self.lives.with(id, |live| live.taken).filter(fits).map_or(0, |(_, depth)| depth);
-        counted.max(taken)
-    }
-}
-
-/// A body that the client spells otherwise than before, as it is forwarded.
-#[derive(Debug, Default)]
-struct Respelled {
-    body: Vec<Message>,
-    /// Whether any message has the bytes that it had before.
-    as_before: bool,
-    /// The known messages that have other bytes than before.
-    new: Vec<usize>,
-}
-
-/// Where the newest reply stands: what is before it was answered. A reply at the very end is one that the model is to go on
-/// with.
-fn answered(body: &[Message]) -> usize {
-    let before = body.len().saturating_sub(1);
-    body[..before].iter().rposition(|m| m.role == Role::Assistant).unwrap_or(0)
-}
-
-/// The known part of a body, each step in the bytes that it had before where it says the same to every model and was answered
-/// since.
-fn respelled(before: &[Message], now: &[Message], answered: usize) -> Respelled {
-    // A turn that goes on: clients take the reasoning out of its earlier steps.
-    let reasoning = if answered >= now.len() { Reasoning::MayBeGone } else { Reasoning::Counts };
-    let mut out = Respelled { body: Vec::with_capacity(now.len() + 2), ..Respelled::default() };
-    for unit in step::units(now) {
-        let places = unit.start..unit.end;
-        let (was, is) = (&before[places.clone()], &now[places.clone()]);
-        let differ = |at: &usize| own_bytes(&before[*at]) != own_bytes(&now[*at]);
-        let differs = places.clone().any(|at| differ(&at));
-        if differs && unit.end <= answered && same_step(was, is, reasoning) {
-            out.body.extend_from_slice(was);
-            out.as_before = true;
-        } else {
-            out.body.extend_from_slice(is);
-            out.new.extend(places.filter(differ));
-        }
-    }
-    out
-}
-
-/// The largest part of the first `depth` messages that ends where a step ends: ids of calls and results belong together.
-fn whole_steps(body: &[Message], depth: usize) -> usize {
-    let mut known = depth.min(body.len());
-    while known > 0 && body.get(known).is_some_and(|next| next.role == Role::Tool) {
-        known -= 1;
-    }
-    known
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_was_answered_and_reads_the_same_keeps_its_bytes() {
-        let say = |raw: &str| openai_chat::message(raw.to_owned().into()).unwrap();
-        let marked = r#"{"role":"user","content":[{"type":"text","text":"a","cache_control":{}}]}"#;
-        let (plain, other) = (r#"{"role":"user","content":"a"}"#, r#"{"role":"user","content":"a","name":"bob"}"#);
-        let reply = r#"{"role":"assistant","content":"b"}"#;
-        for (before, now, expect) in [
-            (vec![marked], vec![plain, reply, plain], (vec![marked], vec![])),
-            // Not answered yet, or only by what the model is to go on with.
-            (vec![marked], vec![plain], (vec![plain], vec![0])),
-            (vec![marked], vec![plain, reply], (vec![plain], vec![0])),
-            (vec![marked, reply, marked], vec![plain, reply, plain], (vec![marked, reply, plain], vec![2])),
-            // A model may see it.
-            (vec![marked], vec![other, reply, plain], (vec![other], vec![0])),
-            (vec![plain], vec![plain, reply, plain], (vec![plain], vec![])),
-        ] {
-            let all = |raws: &[&str]| raws.iter().map(|raw| say(raw)).collect::<Vec<Message>>();
-            let (before, now) = (all(&before), all(&now));
-            let out = respelled(&before, &now[..before.len()], answered(&now));
-            let bodies: Vec<&[u8]> = out.body.iter().map(|m| &m.raw[..]).collect();
-            assert_eq!(bodies, expect.0.iter().map(|raw| raw.as_bytes()).collect::<Vec<_>>());
-            assert_eq!(out.new, expect.1);
-        }
-    }
-
-    #[test]
-    fn steps_stay_whole() {
-        let message = |role| openai_chat::message(format!(r#"{{"role":"{role}","content":"a"}}"#).into()).unwrap();
-        let body = ["user", "assistant", "tool", "tool", "user"].map(message);
-        assert_eq!([0, 1, 2, 3, 4, 5, 9].map(|d| whole_steps(&body, d)), [0, 1, 1, 1, 4, 5, 5]);
-    }
+        .collect();
+    // Estimates, scaled so that they add up to the count of the whole.
+    let estimated: f64 = raw.iter().map(|(_, t, _)| f64::from(*t)).sum();
+    let scale = f64::from(prepared.tokens.saturating_sub(prepared.after.tools)) / estimated.max(1.0);
+    forwarded.extend(raw.into_iter().map(|(mark, tokens, at)| Item {
+        mark,
+        tokens: (f64::from(tokens) * scale).round() as Tokens,
+        at,
+    }));
+    Sent { forwarded, client: prepared.client_marks.clone() }
 }

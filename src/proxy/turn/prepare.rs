@@ -5,9 +5,14 @@
 use crate::proxy::turn::attempt::Attempt;
 use crate::proxy::turn::attempt::in_order;
 use crate::proxy::turn::attempt::layers;
+use crate::proxy::turn::draft::drafted;
 use crate::proxy::turn::head::Head;
+use crate::proxy::turn::head::head;
+use crate::proxy::turn::history::known;
+use crate::proxy::turn::measured::{measured, uncounted};
 use crate::proxy::turn::prepared::Prepared;
 use crate::proxy::turn::rules::Ruled;
+use crate::proxy::turn::situation::situation;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,7 +21,6 @@ use http::HeaderMap;
 use tracing::debug;
 
 use super::admission::advice;
-use super::draft::{Draft, Drafted, Settled};
 use super::gauge;
 use super::history::History;
 use super::measured::{Measured, Wishes};
@@ -30,6 +34,9 @@ use crate::measure::Sureness;
 use crate::plan::{self, Facts, Lines, Plan, Regions};
 use crate::proxy::state::gauge::reasons;
 use crate::proxy::state::standing::{self};
+use crate::proxy::turn::drafts::Draft;
+use crate::proxy::turn::drafts::Drafted;
+use crate::proxy::turn::drafts::Settled;
 use crate::proxy::{App, Error};
 use crate::recall::missed::{self};
 use crate::upstream::Upstream;
@@ -46,155 +53,153 @@ struct Planned {
     seconds: f64,
 }
 
-impl App {
-    /// Measures, plans and applies.
-    ///
-    /// # Errors
-    /// What the client must be told: what the guardrails refuse, or a prompt that cannot be made to fit.
-    pub(in crate::proxy) async fn prepare(
-        self: &Arc<Self>,
-        upstream: &Arc<Upstream>,
-        mut request: Request,
-        from_client: &HeaderMap,
-        attempt: Attempt,
-    ) -> Result<Prepared, Error> {
-        let situation = self.situation(upstream, &mut request, from_client, attempt).boxed().await?;
-        let mut head = self.head(&situation, &mut request)?;
-        // Only now: the record holds the messages as they came, and the next model may take more.
-        head.warnings.extend(retold::tell(&mut request, &situation.window.takes));
-        let Measured { mut draft, facts, sureness, wishes } = self.measured(&situation, &head, request).boxed().await;
-        let planned = match self.planned(&mut draft, facts, sureness, &head).boxed().await {
-            Err(refused) if refused.is_too_long() && attempt == Attempt::First && !sureness.is_exact() => {
-                let (facts, sureness) = self.uncounted(&draft, false);
-                let planned = self.planned(&mut draft, facts, sureness, &head).boxed().await;
-                planned.map_err(|_| refused)?
-            }
-            planned => planned?,
-        };
-        let mut settled = draft.settled();
-        let by_index = head.admitted.is_some();
-        settled.warnings.extend(advice(&settled.request, by_index, situation.window.tokens, &planned.drafted.plan));
-        let mut prepared = self.prepared(situation, head, wishes, planned, settled);
-        gauge::settle(&self.measure, &mut prepared, attempt);
-        debug!(key = %prepared.key, because = ?prepared.because, "prepared");
-        Ok(prepared)
-    }
-
-    /// Plans and makes the view. What was counted in its favor before is told of the history as the client sent it.
-    async fn planned(
-        self: &Arc<Self>,
-        draft: &mut Draft<'_>,
-        facts: Facts,
-        sureness: Sureness,
-        head: &Head,
-    ) -> Result<Planned, Error> {
-        let situation = draft.situation;
-        let since = |depth: usize| facts.costs.iter().skip(depth).map(plan::Cost::total).sum();
-        let ahead = situation.history.ahead.as_ref().map(|ahead| (ahead, since(ahead.depth)));
-        let usual = &situation.policy.policy;
-        let is_other = draft.policy != *usual && situation.attempt == Attempt::First;
-        let lines = is_other.then(|| Lines::of(&facts, usual));
-        let started = Instant::now();
-        let drafted = self.drafted(draft, facts, sureness, head.tools.as_ref()).boxed().await?;
-        let mut seconds = started.elapsed().as_secs_f64();
-        let mut before = drafted.plan.before;
-        // Before, the tools were not there.
-        before.tools = match &head.admitted {
-            Some(admitted) => admitted.list.sent,
-            None => before.tools.saturating_sub(drafted.added),
-        };
-        before.system += head.indexed.as_ref().map_or(0, Indexed::saved);
-        if let Some((ahead, since)) = ahead {
-            seconds += ahead.seconds;
-            // Without it, the prompt would be what was forwarded last and what came since.
-            let was = ahead.regions.0;
-            before = Regions { history: was.history.saturating_add(since), ..was };
+/// Measures, plans and applies.
+///
+/// # Errors
+/// What the client must be told: what the guardrails refuse, or a prompt that cannot be made to fit.
+pub(in crate::proxy) async fn prepare(
+    app: &Arc<App>,
+    upstream: &Arc<Upstream>,
+    mut request: Request,
+    from_client: &HeaderMap,
+    attempt: Attempt,
+) -> Result<Prepared, Error> {
+    let situation = situation(app, upstream, &mut request, from_client, attempt).boxed().await?;
+    let mut head = head(app, &situation, &mut request)?;
+    // Only now: the record holds the messages as they came, and the next model may take more.
+    head.warnings.extend(retold::tell(&mut request, &situation.window.takes));
+    let Measured { mut draft, facts, sureness, wishes } = measured(app, &situation, &head, request).boxed().await;
+    let planned = match planned(app, &mut draft, facts, sureness, &head).boxed().await {
+        Err(refused) if refused.is_too_long() && attempt == Attempt::First && !sureness.is_exact() => {
+            let (facts, sureness) = uncounted(app, &draft, false);
+            let planned = planned(app, &mut draft, facts, sureness, &head).boxed().await;
+            planned.map_err(|_| refused)?
         }
-        let lines = lines.unwrap_or(drafted.plan.lines);
-        Ok(Planned { drafted, before, lines, seconds })
-    }
+        planned => planned?,
+    };
+    let mut settled = draft.settled();
+    let by_index = head.admitted.is_some();
+    settled.warnings.extend(advice(&settled.request, by_index, situation.window.tokens, &planned.drafted.plan));
+    let mut prepared = prepared(app, situation, head, wishes, planned, settled);
+    gauge::settle(&app.measure, &mut prepared, attempt);
+    debug!(key = %prepared.key, because = ?prepared.because, "prepared");
+    Ok(prepared)
+}
 
-    /// The request as it is sent, and all that is told and kept of it.
-    fn prepared(
-        &self,
-        situation: Situation<'_>,
-        head: Head,
-        wishes: Wishes,
-        planned: Planned,
-        settled: Settled,
-    ) -> Prepared {
-        let actions = actions(&situation, &planned.drafted.plan);
-        let because = because(&situation, &head, &wishes, &planned);
-        let Situation { attempt, window, policy, history, key, own, pace, .. } = situation;
-        let Head { tools, admitted, indexed, .. } = head;
-        let Wishes { standing, scope, ruled, granted } = wishes;
-        let Planned { drafted, before, lines, seconds } = planned;
-        let Settled { request, done, wanted, mut warnings } = settled;
-        warnings.extend(cut(&drafted.view, &request.conversation.body));
-        let is_fork = history.inherits.is_some();
-        let History { chain, located, repeats_a_beginning, id, session, stored, ahead, switched, .. } = history;
-        let History { client_marks, respelled, .. } = history;
-        let left_out = indexed.iter().filter(|i| i.is_new).flat_map(|i| i.originals.clone());
-        let made_ahead = ahead.into_iter().flat_map(|ahead| ahead.originals);
-        let before_this = located.as_ref().map_or(chain.len(), |l| l.depth);
-        let bare = tools.is_some() && drafted.view.lacks() && !request.offers();
-        let view = View { bare, ..drafted.view };
-        let missed = match attempt {
-            Attempt::First => missed::missed(&request.conversation.body, &stored, before_this),
-            Attempt::DryRun | Attempt::Emergency { .. } => Vec::new(),
-        };
-        let standing_new = ruled.is_some().then(|| standing::text(&standing));
-        let standing_changed = granted.to_record(&standing, is_fork, folds(&view) != folds(&stored)).or(standing_new);
-        let more = made_ahead.chain(granted.originals).chain(left_out);
-        Prepared {
-            known: self.known(&id, &chain, &view, &key),
-            view_changed: view != stored,
-            view: View { messages: request.conversation.body.len(), ..view },
-            originals: drafted.originals.into_iter().chain(more).collect(),
-            actions,
-            because,
-            waits: waits(&pace, &drafted.plan),
-            after: drafted.plan.after,
-            out: drafted.out,
-            body: drafted.body,
-            tokens: drafted.tokens,
-            sureness: drafted.sureness,
-            lowered: drafted.lowered,
-            recalled: Vec::new(),
-            first_prompt: None,
-            prefix: None,
-            flight: None,
-            room: None,
-            waited: std::time::Duration::ZERO,
-            tells_stop: false,
-            wanted,
-            key,
-            chain,
-            located,
-            repeats_a_beginning,
-            id,
-            session,
-            window,
-            policy,
-            before,
-            seconds,
-            switched,
-            lines,
-            warnings,
-            client_marks,
-            respelled,
-            tools,
-            done,
-            admitted,
-            indexed,
-            missed,
-            own,
-            standing,
-            standing_changed,
-            scope,
-            ruled,
-            request,
-        }
+/// Plans and makes the view. What was counted in its favor before is told of the history as the client sent it.
+async fn planned(
+    app: &Arc<App>,
+    draft: &mut Draft<'_>,
+    facts: Facts,
+    sureness: Sureness,
+    head: &Head,
+) -> Result<Planned, Error> {
+    let situation = draft.situation;
+    let since = |depth: usize| facts.costs.iter().skip(depth).map(plan::Cost::total).sum();
+    let ahead = situation.history.ahead.as_ref().map(|ahead| (ahead, since(ahead.depth)));
+    let usual = &situation.policy.policy;
+    let is_other = draft.policy != *usual && situation.attempt == Attempt::First;
+    let lines = is_other.then(|| Lines::of(&facts, usual));
+    let started = Instant::now();
+    let drafted = drafted(app, draft, facts, sureness, head.tools.as_ref()).boxed().await?;
+    let mut seconds = started.elapsed().as_secs_f64();
+    let mut before = drafted.plan.before;
+    // Before, the tools were not there.
+    before.tools = match &head.admitted {
+        Some(admitted) => admitted.list.sent,
+        None => before.tools.saturating_sub(drafted.added),
+    };
+    before.system += head.indexed.as_ref().map_or(0, Indexed::saved);
+    if let Some((ahead, since)) = ahead {
+        seconds += ahead.seconds;
+        // Without it, the prompt would be what was forwarded last and what came since.
+        let was = ahead.regions.0;
+        before = Regions { history: was.history.saturating_add(since), ..was };
+    }
+    let lines = lines.unwrap_or(drafted.plan.lines);
+    Ok(Planned { drafted, before, lines, seconds })
+}
+
+/// The request as it is sent, and all that is told and kept of it.
+fn prepared(
+    app: &App,
+    situation: Situation<'_>,
+    head: Head,
+    wishes: Wishes,
+    planned: Planned,
+    settled: Settled,
+) -> Prepared {
+    let actions = actions(&situation, &planned.drafted.plan);
+    let because = because(&situation, &head, &wishes, &planned);
+    let Situation { attempt, window, policy, history, key, own, pace, .. } = situation;
+    let Head { tools, admitted, indexed, .. } = head;
+    let Wishes { standing, scope, ruled, granted } = wishes;
+    let Planned { drafted, before, lines, seconds } = planned;
+    let Settled { request, done, wanted, mut warnings } = settled;
+    warnings.extend(cut(&drafted.view, &request.conversation.body));
+    let is_fork = history.inherits.is_some();
+    let History { chain, located, repeats_a_beginning, id, session, stored, ahead, switched, .. } = history;
+    let History { client_marks, respelled, .. } = history;
+    let left_out = indexed.iter().filter(|i| i.is_new).flat_map(|i| i.originals.clone());
+    let made_ahead = ahead.into_iter().flat_map(|ahead| ahead.originals);
+    let before_this = located.as_ref().map_or(chain.len(), |l| l.depth);
+    let bare = tools.is_some() && drafted.view.lacks() && !request.offers();
+    let view = View { bare, ..drafted.view };
+    let missed = match attempt {
+        Attempt::First => missed::missed(&request.conversation.body, &stored, before_this),
+        Attempt::DryRun | Attempt::Emergency { .. } => Vec::new(),
+    };
+    let standing_new = ruled.is_some().then(|| standing::text(&standing));
+    let standing_changed = granted.to_record(&standing, is_fork, folds(&view) != folds(&stored)).or(standing_new);
+    let more = made_ahead.chain(granted.originals).chain(left_out);
+    Prepared {
+        known: known(app, &id, &chain, &view, &key),
+        view_changed: view != stored,
+        view: View { messages: request.conversation.body.len(), ..view },
+        originals: drafted.originals.into_iter().chain(more).collect(),
+        actions,
+        because,
+        waits: waits(&pace, &drafted.plan),
+        after: drafted.plan.after,
+        out: drafted.out,
+        body: drafted.body,
+        tokens: drafted.tokens,
+        sureness: drafted.sureness,
+        lowered: drafted.lowered,
+        recalled: Vec::new(),
+        first_prompt: None,
+        prefix: None,
+        flight: None,
+        room: None,
+        waited: std::time::Duration::ZERO,
+        tells_stop: false,
+        wanted,
+        key,
+        chain,
+        located,
+        repeats_a_beginning,
+        id,
+        session,
+        window,
+        policy,
+        before,
+        seconds,
+        switched,
+        lines,
+        warnings,
+        client_marks,
+        respelled,
+        tools,
+        done,
+        admitted,
+        indexed,
+        missed,
+        own,
+        standing,
+        standing_changed,
+        scope,
+        ruled,
+        request,
     }
 }
 

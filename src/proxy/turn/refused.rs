@@ -2,6 +2,9 @@
 //! it. What it teaches for other requests is for `measure::windows` to say.
 
 use crate::proxy::state::headers;
+use crate::proxy::state::notes::note_event;
+use crate::proxy::turn::account::{note_window, pass_refusal};
+use crate::proxy::turn::slots::only_holder;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,6 +36,9 @@ const TRY_AGAIN: &str = "5";
 
 /// Share of the window up to which a counted prompt is known to fit.
 const FITS: f64 = 0.9;
+
+/// Longest that a request waits to learn which slot holds its conversation.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A prompt that a server called too long.
 pub(in crate::proxy) struct Refused {
@@ -88,133 +94,126 @@ async fn is_pool_full(reply: &mut Reply) -> bool {
     overflow::overflow(reply.status.as_u16(), &body).is_some_and(|o| o.shared_pool)
 }
 
-impl App {
-    /// Whether a reply says that the prompt is too long, and is to be believed.
-    pub(in crate::proxy) async fn refused(
-        &self,
-        upstream: &Upstream,
-        prepared: &Prepared,
-        reply: &mut Reply,
-    ) -> Option<Refused> {
-        let body = error_body(reply).await?;
-        let status = reply.status.as_u16();
-        let found = overflow::overflow(status, &body)?;
-        let fits = known_to_fit(upstream, prepared);
-        let answered = self.measure.windows.most_answered(upstream, &prepared.request.model);
-        let was_answered = prepared.tokens <= answered && prepared.sureness.is_exact();
-        if found.shared_pool {
-            // A prompt that nobody counted may be too long after all.
-            let near = prepared.window.tokens.is_some_and(|w| f64::from(prepared.tokens) > f64::from(w) * FITS);
-            if !near || prepared.sureness.is_exact() {
-                return None;
-            }
-        } else if !found.coded && (fits || was_answered) {
-            warn!(conversation = %prepared.id, status, "an error reads as if the prompt were too long, which it is not");
+/// Whether a reply says that the prompt is too long, and is to be believed.
+pub(in crate::proxy) async fn read_refusal(
+    app: &App,
+    upstream: &Upstream,
+    prepared: &Prepared,
+    reply: &mut Reply,
+) -> Option<Refused> {
+    let body = error_body(reply).await?;
+    let status = reply.status.as_u16();
+    let found = overflow::overflow(status, &body)?;
+    let fits = known_to_fit(upstream, prepared);
+    let answered = app.measure.windows.most_answered(upstream, &prepared.request.model);
+    let was_answered = prepared.tokens <= answered && prepared.sureness.is_exact();
+    if found.shared_pool {
+        // A prompt that nobody counted may be too long after all.
+        let near = prepared.window.tokens.is_some_and(|w| f64::from(prepared.tokens) > f64::from(w) * FITS);
+        if !near || prepared.sureness.is_exact() {
             return None;
         }
-        let echoed = !found.coded && overflow::is_echo(status, &body, &prepared.request.body);
-        // A load that answered more has no smaller window, unless it is another load, unseen: then this prompt is too long, too.
-        let window = found.window.filter(|w| *w > answered || prepared.tokens > *w);
-        let prompt = found.prompt.filter(|_| !found.prompt_is_lower_bound);
-        Some(Refused { refusal: Refusal { prompt, window }, body, coded: found.coded, echoed })
+    } else if !found.coded && (fits || was_answered) {
+        warn!(conversation = %prepared.id, status, "an error reads as if the prompt were too long, which it is not");
+        return None;
     }
+    let echoed = !found.coded && overflow::is_echo(status, &body, &prepared.request.body);
+    // A load that answered more has no smaller window, unless it is another load, unseen: then this prompt is too long, too.
+    let window = found.window.filter(|w| *w > answered || prepared.tokens > *w);
+    let prompt = found.prompt.filter(|_| !found.prompt_is_lower_bound);
+    Some(Refused { refusal: Refusal { prompt, window }, body, coded: found.coded, echoed })
+}
 
-    /// What a refusal taught, for another try.
-    pub(in crate::proxy) fn learned(
-        &self,
-        upstream: &Upstream,
-        prepared: &Prepared,
-        refused: &Refused,
-    ) -> Result<Attempt, Error> {
-        let refusal = refused.refusal;
-        warn!(conversation = %prepared.id, prompt = refusal.prompt, window = refusal.window, echoed = refused.echoed, "the server refused the prompt as too long");
-        if let Some(window) = refusal.window.filter(|w| *w > 0) {
-            // What the request says itself holds for this request alone.
-            if !refused.echoed && self.measure.windows.learn(upstream, &prepared.request.model, window, refused.coded) {
-                self.note_window(prepared, window);
-            }
-        } else if prepared.window.tokens.is_none() && refusal.prompt.is_none() {
-            // Nothing is known of the window and nothing was said: guessing would cut blindly.
-            return Err(refused.own_words().unwrap_or_else(|| self.pass_refusal(prepared, &refused.body)));
+/// What a refusal taught, for another try.
+pub(in crate::proxy) fn learned(
+    app: &App,
+    upstream: &Upstream,
+    prepared: &Prepared,
+    refused: &Refused,
+) -> Result<Attempt, Error> {
+    let refusal = refused.refusal;
+    warn!(conversation = %prepared.id, prompt = refusal.prompt, window = refusal.window, echoed = refused.echoed, "the server refused the prompt as too long");
+    if let Some(window) = refusal.window.filter(|w| *w > 0) {
+        // What the request says itself holds for this request alone.
+        if !refused.echoed && app.measure.windows.learn(upstream, &prepared.request.model, window, refused.coded) {
+            note_window(app, prepared, window);
         }
-        Ok(Attempt::Emergency { refusal, counted: prepared.tokens })
+    } else if prepared.window.tokens.is_none() && refusal.prompt.is_none() {
+        // Nothing is known of the window and nothing was said: guessing would cut blindly.
+        return Err(refused.own_words().unwrap_or_else(|| pass_refusal(app, prepared, &refused.body)));
     }
+    Ok(Attempt::Emergency { refusal, counted: prepared.tokens })
+}
 
-    /// Sends a prompt. Where slots share a pool and it is full, it waits its turn; where the pool runs full all the same, the
-    /// same bytes are sent once more after a pause. A prompt is never cut for that.
-    pub(in crate::proxy) async fn send(
-        &self,
-        upstream: &Arc<Upstream>,
-        parts: &Parts,
-        prepared: &mut Prepared,
-    ) -> Result<Reply, Error> {
-        prepared.tells_stop = parts.headers.contains_key(headers::TELLS_STOP);
-        self.take_room(upstream, prepared).await;
-        let mut reply = self.send_once(upstream, parts, prepared).await?;
-        if !is_pool_full(&mut reply).await {
-            return Ok(reply);
-        }
-        info!(conversation = %prepared.id, upstream = upstream.name(), "the pool that slots share is full; the prompt is sent once more");
-        self.note_event(
-            &prepared.id,
-            "pool_full",
-            json!({"upstream": upstream.name(), "prompt_tokens": prepared.tokens}),
-        );
-        let size = prepared.window.tokens.unwrap_or(Tokens::MAX);
-        self.pool_of(upstream, prepared).share(&prepared.window.identity, size);
-        prepared.room = None;
-        tokio::time::sleep(PAUSE).await;
-        self.take_room(upstream, prepared).await;
-        let mut reply = self.send_once(upstream, parts, prepared).await?;
-        if is_pool_full(&mut reply).await {
-            reply.headers.insert(header::RETRY_AFTER, HeaderValue::from_static(TRY_AGAIN));
-        }
-        Ok(reply)
+/// Sends a prompt. Where slots share a pool and it is full, it waits its turn; where the pool runs full all the same, the
+/// same bytes are sent once more after a pause. A prompt is never cut for that.
+pub(in crate::proxy) async fn send(
+    app: &App,
+    upstream: &Arc<Upstream>,
+    parts: &Parts,
+    prepared: &mut Prepared,
+) -> Result<Reply, Error> {
+    prepared.tells_stop = parts.headers.contains_key(headers::TELLS_STOP);
+    take_room(app, upstream, prepared).await;
+    let mut reply = send_once(app, upstream, parts, prepared).await?;
+    if !is_pool_full(&mut reply).await {
+        return Ok(reply);
     }
+    info!(conversation = %prepared.id, upstream = upstream.name(), "the pool that slots share is full; the prompt is sent once more");
+    note_event(app, &prepared.id, "pool_full", json!({"upstream": upstream.name(), "prompt_tokens": prepared.tokens}));
+    let size = prepared.window.tokens.unwrap_or(Tokens::MAX);
+    pool_of(app, upstream, prepared).share(&prepared.window.identity, size);
+    prepared.room = None;
+    tokio::time::sleep(PAUSE).await;
+    take_room(app, upstream, prepared).await;
+    let mut reply = send_once(app, upstream, parts, prepared).await?;
+    if is_pool_full(&mut reply).await {
+        reply.headers.insert(header::RETRY_AFTER, HeaderValue::from_static(TRY_AGAIN));
+    }
+    Ok(reply)
+}
 
-    async fn send_once(&self, upstream: &Upstream, parts: &Parts, prepared: &Prepared) -> Result<Reply, Error> {
-        let headers = self.outgoing(&parts.headers);
-        let path = path_of(parts);
-        let id_slot = self.slot_of(upstream, prepared).await;
-        let translated = parts.headers.contains_key(headers::TRANSLATED);
-        let options =
-            ChatOptions { num_ctx: prepared.window.set, id_slot, tells_stop: prepared.tells_stop, translated };
-        match upstream.chat(&headers, &path, prepared.body.clone(), options).await {
-            Ok(reply) => opening::opened(reply, prepared.request.stream).await,
-            Err(e) => {
-                self.measure.windows.forget(upstream);
-                Err(e.into())
-            }
+async fn send_once(app: &App, upstream: &Upstream, parts: &Parts, prepared: &Prepared) -> Result<Reply, Error> {
+    let headers = app.outgoing(&parts.headers);
+    let path = path_of(parts);
+    let id_slot = slot_of(app, upstream, prepared).await;
+    let translated = parts.headers.contains_key(headers::TRANSLATED);
+    let options = ChatOptions { num_ctx: prepared.window.set, id_slot, tells_stop: prepared.tells_stop, translated };
+    match upstream.chat(&headers, &path, prepared.body.clone(), options).await {
+        Ok(reply) => opening::opened(reply, prepared.request.stream).await,
+        Err(e) => {
+            app.measure.windows.forget(upstream);
+            Err(e.into())
         }
     }
+}
 
-    fn pool_of(&self, upstream: &Upstream, prepared: &Prepared) -> Arc<crate::proxy::pool::Pool> {
-        self.pools.of(upstream.name(), &upstream.canonical(&prepared.request.model))
+fn pool_of(app: &App, upstream: &Upstream, prepared: &Prepared) -> Arc<crate::proxy::pool::Pool> {
+    app.pools.of(upstream.name(), &upstream.canonical(&prepared.request.model))
+}
+
+/// Takes room for a prompt and its reply in the pool of its server, and says where it has to wait for it.
+async fn take_room(app: &App, upstream: &Upstream, prepared: &mut Prepared) {
+    // Room that is still held from an earlier try would be waited for.
+    prepared.room = None;
+    let pool = pool_of(app, upstream, prepared);
+    if let Some(window) = prepared.window.tokens
+        && (pool.is_shared(&prepared.window.identity)
+            || app.measure.windows.is_shared(upstream, &prepared.request.model))
+    {
+        pool.share(&prepared.window.identity, window);
     }
-
-    /// Takes room for a prompt and its reply in the pool of its server, and says where it has to wait for it.
-    async fn take_room(&self, upstream: &Upstream, prepared: &mut Prepared) {
-        // Room that is still held from an earlier try would be waited for.
-        prepared.room = None;
-        let pool = self.pool_of(upstream, prepared);
-        if let Some(window) = prepared.window.tokens
-            && (pool.is_shared(&prepared.window.identity)
-                || self.measure.windows.is_shared(upstream, &prepared.request.model))
-        {
-            pool.share(&prepared.window.identity, window);
-        }
-        let tokens = prepared.tokens.saturating_add(prepared.after.output_reserved);
-        if !pool.is_full(tokens) {
-            prepared.room = Some(pool.enter(tokens).await);
-            return;
-        }
-        let waits = Instant::now();
-        info!(conversation = %prepared.id, upstream = upstream.name(), tokens, "waits for room in the pool that slots share");
-        self.metrics.waited_for_room();
-        self.note_event(&prepared.id, "waits_for_room", json!({"upstream": upstream.name(), "tokens": tokens}));
+    let tokens = prepared.tokens.saturating_add(prepared.after.output_reserved);
+    if !pool.is_full(tokens) {
         prepared.room = Some(pool.enter(tokens).await);
-        prepared.waited += waits.elapsed();
+        return;
     }
+    let waits = Instant::now();
+    info!(conversation = %prepared.id, upstream = upstream.name(), tokens, "waits for room in the pool that slots share");
+    app.metrics.waited_for_room();
+    note_event(app, &prepared.id, "waits_for_room", json!({"upstream": upstream.name(), "tokens": tokens}));
+    prepared.room = Some(pool.enter(tokens).await);
+    prepared.waited += waits.elapsed();
 }
 
 /// Whether the server itself would say that a prompt fits: it goes by the window that it names, and the prompt is short enough.
@@ -228,4 +227,15 @@ fn known_to_fit(upstream: &Upstream, prepared: &Prepared) -> bool {
     let prompt = if prepared.sureness.is_exact() { prepared.tokens } else { prepared.tokens.saturating_mul(2) };
     let asked = prepared.request.max_tokens.unwrap_or(0).min(window.saturating_sub(prepared.tokens));
     f64::from(prompt.saturating_add(asked)) <= f64::from(window) * FITS
+}
+
+/// The slot that holds the last prompt of a request's conversation, where the request is rewritten and may look like no
+/// slot's to the server. `None` where the server is to choose: nothing was rewritten, it has one slot, or that slot is busy.
+pub(in crate::proxy) async fn slot_of(app: &App, upstream: &Upstream, prepared: &Prepared) -> Option<u32> {
+    if !prepared.view_changed || prepared.located.is_none() {
+        return None;
+    }
+    let last = app.lives.with(&prepared.id, |live| live.held)?;
+    let all = tokio::time::timeout(PATIENCE, upstream.slots(&prepared.request.model)).await.ok()?;
+    only_holder(&all, last)
 }

@@ -3,6 +3,7 @@
 //! request once more with lines in their place, and what it said of itself is remembered. So does one that wants no two
 //! replies in a row at the end.
 
+use crate::proxy::turn::refused::send;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -30,48 +31,45 @@ pub(super) fn tell(request: &mut Request, takes: &Takes) -> Option<String> {
     warning(conversation)
 }
 
-impl App {
-    /// Sends a request once more where the server refused it and its history may be why, told otherwise. A reply that is no
-    /// better is none: then the first one stands.
-    pub(super) async fn retold(
-        &self,
-        upstream: &Arc<Upstream>,
-        parts: &Parts,
-        prepared: &mut Prepared,
-        mut reply: Reply,
-    ) -> Result<Reply, Error> {
-        if !matches!(reply.status.as_u16(), 400 | 404 | 406 | 413 | 415 | 422 | 500 | 501) {
-            return Ok(reply);
-        }
-        let Some(body) = error_body(&mut reply).await else { return Ok(reply) };
-        if overflow::overflow(reply.status.as_u16(), &body).is_some() {
-            return Ok(reply);
-        }
-        let before =
-            (prepared.out.clone(), prepared.body.clone(), prepared.tokens, prepared.request.conversation.clone());
-        let said = said(&body);
-        let refused = if said.contains(TWO_REPLIES) { None } else { refuses(&said) };
-        let changed =
-            if said.contains(TWO_REPLIES) { prepared.join_replies() } else { prepared.without_media(refused.as_ref()) };
-        if !changed {
-            return Ok(reply);
-        }
-        info!(conversation = %prepared.id, status = reply.status.as_u16(), "the server refused the history; once more in other words");
-        let mut again = self.send(upstream, parts, prepared).boxed().await?;
-        if !again.status.is_success() && !is_too_long(&mut again).await {
-            warn!(conversation = %prepared.id, status = again.status.as_u16(), "the server refuses it in other words, too");
-            (prepared.out, prepared.body, prepared.tokens, prepared.request.conversation) = before;
-            return Ok(reply);
-        }
-        if let Some(takes) = refused {
-            self.measure.windows.refuses(upstream, &prepared.request.model, takes);
-        }
-        // What was known before is told in the new words.
-        let known = warning(&before.3);
-        prepared.warnings.retain(|warning| Some(warning) != known.as_ref());
-        prepared.warnings.extend(warning(&prepared.request.conversation));
-        Ok(again)
+/// Sends a request once more where the server refused it and its history may be why, told otherwise. A reply that is no
+/// better is none: then the first one stands.
+pub(in crate::proxy) async fn retold(
+    app: &App,
+    upstream: &Arc<Upstream>,
+    parts: &Parts,
+    prepared: &mut Prepared,
+    mut reply: Reply,
+) -> Result<Reply, Error> {
+    if !matches!(reply.status.as_u16(), 400 | 404 | 406 | 413 | 415 | 422 | 500 | 501) {
+        return Ok(reply);
     }
+    let Some(body) = error_body(&mut reply).await else { return Ok(reply) };
+    if overflow::overflow(reply.status.as_u16(), &body).is_some() {
+        return Ok(reply);
+    }
+    let before = (prepared.out.clone(), prepared.body.clone(), prepared.tokens, prepared.request.conversation.clone());
+    let said = said(&body);
+    let refused = if said.contains(TWO_REPLIES) { None } else { refuses(&said) };
+    let changed =
+        if said.contains(TWO_REPLIES) { prepared.join_replies() } else { prepared.without_media(refused.as_ref()) };
+    if !changed {
+        return Ok(reply);
+    }
+    info!(conversation = %prepared.id, status = reply.status.as_u16(), "the server refused the history; once more in other words");
+    let mut again = send(app, upstream, parts, prepared).boxed().await?;
+    if !again.status.is_success() && !is_too_long(&mut again).await {
+        warn!(conversation = %prepared.id, status = again.status.as_u16(), "the server refuses it in other words, too");
+        (prepared.out, prepared.body, prepared.tokens, prepared.request.conversation) = before;
+        return Ok(reply);
+    }
+    if let Some(takes) = refused {
+        app.measure.windows.refuses(upstream, &prepared.request.model, takes);
+    }
+    // What was known before is told in the new words.
+    let known = warning(&before.3);
+    prepared.warnings.retain(|warning| Some(warning) != known.as_ref());
+    prepared.warnings.extend(warning(&prepared.request.conversation));
+    Ok(again)
 }
 
 /// What the client is told of a conversation whose parts stand as lines.

@@ -3,6 +3,8 @@
 
 use crate::proxy::state::gauge::Parts;
 use crate::proxy::state::gauge::regions;
+use crate::proxy::turn::guard::remember;
+use crate::proxy::turn::in_record;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -29,138 +31,136 @@ use crate::proxy::{App, Error};
 use crate::store::{Batch, ConversationUpdate, Event, Node};
 use crate::upstream::Upstream;
 
-impl App {
-    /// Makes originals, messages and the view durable, before a view without them is sent. What needs no waiting is
-    /// queued.
-    pub(in crate::proxy) async fn save(&self, upstream: &Upstream, prepared: &mut Prepared) -> Result<(), Error> {
-        let Some(tip) = prepared.chain.last().copied() else { return Ok(()) };
-        self.note_missed(prepared);
-        let depth = prepared.located.as_ref().map_or(0, |l| l.depth);
-        // They can be large, and nothing reads them again.
-        let originals = std::mem::take(&mut prepared.originals);
-        let batch = Batch { originals, ..self.batch(upstream, prepared, tip, depth) };
-        // What left the system text must be safe, too.
-        let left = prepared.indexed.as_ref().is_some_and(|i| i.is_new);
-        if !prepared.view_changed && batch.recalled.is_none() && !left {
-            if let Err(e) = self.store.record_soon(batch).await {
-                // Nothing left the prompt: the conversation can go on without its record.
-                warn!(conversation = %prepared.id, error = %e, "the record cannot be written");
-            }
-            // Where nobody counts, what was forwarded is planned by what the record says of it: another process knows no other
-            // reason to leave it as it was.
-            if prepared.own.is_none() && !upstream.can_count() {
-                self.in_record().await;
-            }
-            return Ok(());
+/// Makes originals, messages and the view durable, before a view without them is sent. What needs no waiting is
+/// queued.
+pub(in crate::proxy) async fn save(app: &App, upstream: &Upstream, prepared: &mut Prepared) -> Result<(), Error> {
+    let Some(tip) = prepared.chain.last().copied() else { return Ok(()) };
+    note_missed(app, prepared);
+    let depth = prepared.located.as_ref().map_or(0, |l| l.depth);
+    // They can be large, and nothing reads them again.
+    let originals = std::mem::take(&mut prepared.originals);
+    let batch = Batch { originals, ..batch(app, upstream, prepared, tip, depth) };
+    // What left the system text must be safe, too.
+    let left = prepared.indexed.as_ref().is_some_and(|i| i.is_new);
+    if !prepared.view_changed && batch.recalled.is_none() && !left {
+        if let Err(e) = app.store.record_soon(batch).await {
+            // Nothing left the prompt: the conversation can go on without its record.
+            warn!(conversation = %prepared.id, error = %e, "the record cannot be written");
         }
-        if prepared.view_changed {
-            self.lives.with(&prepared.id, |l| l.spend.rewrites += 1);
+        // Where nobody counts, what was forwarded is planned by what the record says of it: another process knows no other
+        // reason to leave it as it was.
+        if prepared.own.is_none() && !upstream.can_count() {
+            in_record(app).await;
         }
-        self.store.record(batch).await?;
-        if let Some(shared) = for_forks(prepared) {
-            self.store.record(Batch { view: Some(shared), ..Batch::default() }).await?;
-        }
-        Ok(())
+        return Ok(());
     }
-
-    /// Counts what was read again after it had left the prompt.
-    fn note_missed(&self, prepared: &Prepared) {
-        if prepared.missed.is_empty() {
-            return;
-        }
-        self.remember(&prepared.id);
-        self.lives.with(&prepared.id, |live| prepared.missed.iter().for_each(|missed| live.missed.add(missed.kind)));
-        prepared.missed.iter().for_each(|missed| self.metrics.missed(missed.kind.as_str()));
+    if prepared.view_changed {
+        app.lives.with(&prepared.id, |l| l.spend.rewrites += 1);
     }
-
-    /// Notes that a conversation was folded, where a request's view has another fold than the last one.
-    pub(in crate::proxy) fn note_fold(&self, prepared: &Prepared) {
-        let to = prepared.view.edits.iter().find_map(|edit| match edit {
-            Edit::Fold { from, to, .. } if from < to => Some(*to),
-            _ => None,
-        });
-        let body = &prepared.request.conversation.body;
-        self.lives.with(&prepared.id, |live| {
-            if let Some(to) = to.filter(|to| *to != live.folded.to) {
-                live.folded = Folded::at(body, to, now_ms());
-                live.fold_due.take_if(|due| matches!(due, Pace::Fold(_)));
-            }
-        });
+    app.store.record(batch).await?;
+    if let Some(shared) = for_forks(prepared) {
+        app.store.record(Batch { view: Some(shared), ..Batch::default() }).await?;
     }
+    Ok(())
+}
 
-    /// What a request adds to the record: the messages after the first `depth`, and what its view takes out of the prompt.
-    fn batch(&self, upstream: &Upstream, prepared: &Prepared, tip: Digest, depth: usize) -> Batch {
-        let now_ms = now_ms();
-        let mut events = Vec::new();
-        if prepared.view_changed && !prepared.actions.is_empty() {
-            events.push(Event {
-                now_ms,
-                conversation: Some(prepared.id.clone()),
-                kind: "context_compaction".into(),
-                data: compaction(upstream, prepared),
-            });
+/// Counts what was read again after it had left the prompt.
+fn note_missed(app: &App, prepared: &Prepared) {
+    if prepared.missed.is_empty() {
+        return;
+    }
+    remember(app, &prepared.id);
+    app.lives.with(&prepared.id, |live| prepared.missed.iter().for_each(|missed| live.missed.add(missed.kind)));
+    prepared.missed.iter().for_each(|missed| app.metrics.missed(missed.kind.as_str()));
+}
+
+/// Notes that a conversation was folded, where a request's view has another fold than the last one.
+pub(in crate::proxy) fn note_fold(app: &App, prepared: &Prepared) {
+    let to = prepared.view.edits.iter().find_map(|edit| match edit {
+        Edit::Fold { from, to, .. } if from < to => Some(*to),
+        _ => None,
+    });
+    let body = &prepared.request.conversation.body;
+    app.lives.with(&prepared.id, |live| {
+        if let Some(to) = to.filter(|to| *to != live.folded.to) {
+            live.folded = Folded::at(body, to, now_ms());
+            live.fold_due.take_if(|due| matches!(due, Pace::Fold(_)));
         }
-        if let Some(before) = &prepared.switched {
-            events.push(Event {
-                now_ms,
-                conversation: Some(prepared.id.clone()),
-                kind: "model_changed".into(),
-                data: json!({
-                    "was": before.model, "was_upstream": before.upstream, "model": upstream.canonical(&prepared.request.model),
-                    "upstream": upstream.name(), "window": prepared.window.tokens,
-                    "edits": prepared.view.edits.len(),
-                }),
-            });
-        }
-        let listed = prepared.admitted.as_ref().filter(|a| a.is_new);
-        events.extend(listed.map(|a| Event {
+    });
+}
+
+/// What a request adds to the record: the messages after the first `depth`, and what its view takes out of the prompt.
+fn batch(app: &App, upstream: &Upstream, prepared: &Prepared, tip: Digest, depth: usize) -> Batch {
+    let now_ms = now_ms();
+    let mut events = Vec::new();
+    if prepared.view_changed && !prepared.actions.is_empty() {
+        events.push(Event {
             now_ms,
             conversation: Some(prepared.id.clone()),
-            kind: "tools_listed".into(),
-            data: a.event(prepared.after.tools),
-        }));
-        events.extend(prepared.missed.iter().map(|missed| Event {
+            kind: "context_compaction".into(),
+            data: compaction(upstream, prepared),
+        });
+    }
+    if let Some(before) = &prepared.switched {
+        events.push(Event {
             now_ms,
             conversation: Some(prepared.id.clone()),
-            kind: "missed".into(),
-            data: json!({"kind": missed.kind.as_str(), "message": missed.at, "of": missed.of}),
-        }));
-        events.extend(prepared.ruled.as_ref().map(|ruled| ruled.event(&prepared.id, now_ms)));
-        let indexed = prepared.indexed.as_ref().filter(|i| i.is_new);
-        events.extend(indexed.map(|i| i.event(&prepared.id, now_ms)));
-        Batch {
-            recalled: listed.map(|a| a.kept(tip)),
-            conversation: (!prepared.repeats_a_beginning).then(|| self.update(upstream, prepared, tip, now_ms)),
-            nodes: nodes(&prepared.chain, &prepared.request.conversation.body, depth),
-            view: prepared.view_changed.then(|| (tip, prepared.view.clone())),
-            events,
-            standing: prepared.standing_changed.clone().map(|text| (prepared.id.clone(), text)),
-            durable: prepared.view_changed || indexed.is_some(),
-            ..Batch::default()
-        }
+            kind: "model_changed".into(),
+            data: json!({
+                "was": before.model, "was_upstream": before.upstream, "model": upstream.canonical(&prepared.request.model),
+                "upstream": upstream.name(), "window": prepared.window.tokens,
+                "edits": prepared.view.edits.len(),
+            }),
+        });
     }
-
-    /// Says on a reply that the record cannot be written at present.
-    pub(in crate::proxy) fn mark_record(&self, to: &mut HeaderMap<HeaderValue>) {
-        let Some(trouble) = self.store.trouble() else { return };
-        headers::set(to, "x-windowsill-record", "unwritable");
-        let text = format!("this conversation goes on unrecorded: {}", trouble.error);
-        headers::warn(to, &[plain::line(&text).to_string()]);
-    }
-
-    fn update(&self, upstream: &Upstream, prepared: &Prepared, tip: Digest, now_ms: i64) -> ConversationUpdate {
-        let forked = prepared.located.as_ref().filter(|l| l.conversation != prepared.id);
-        self.remember(&prepared.id);
-        self.note_fold(prepared);
-        let kept = self.lives.with(&prepared.id, |l| Kept::of(l));
-        let gauge = gauge::planned(&self.measure, prepared);
-        let parent = forked.map(|l| (l.conversation.clone(), l.depth));
-        ConversationUpdate { parent, ..update(upstream, prepared, tip, (&kept, &gauge), now_ms) }
+    let listed = prepared.admitted.as_ref().filter(|a| a.is_new);
+    events.extend(listed.map(|a| Event {
+        now_ms,
+        conversation: Some(prepared.id.clone()),
+        kind: "tools_listed".into(),
+        data: a.event(prepared.after.tools),
+    }));
+    events.extend(prepared.missed.iter().map(|missed| Event {
+        now_ms,
+        conversation: Some(prepared.id.clone()),
+        kind: "missed".into(),
+        data: json!({"kind": missed.kind.as_str(), "message": missed.at, "of": missed.of}),
+    }));
+    events.extend(prepared.ruled.as_ref().map(|ruled| ruled.event(&prepared.id, now_ms)));
+    let indexed = prepared.indexed.as_ref().filter(|i| i.is_new);
+    events.extend(indexed.map(|i| i.event(&prepared.id, now_ms)));
+    Batch {
+        recalled: listed.map(|a| a.kept(tip)),
+        conversation: (!prepared.repeats_a_beginning).then(|| update(app, upstream, prepared, tip, now_ms)),
+        nodes: nodes(&prepared.chain, &prepared.request.conversation.body, depth),
+        view: prepared.view_changed.then(|| (tip, prepared.view.clone())),
+        events,
+        standing: prepared.standing_changed.clone().map(|text| (prepared.id.clone(), text)),
+        durable: prepared.view_changed || indexed.is_some(),
+        ..Batch::default()
     }
 }
 
+/// Says on a reply that the record cannot be written at present.
+pub(in crate::proxy) fn mark_record(app: &App, to: &mut HeaderMap<HeaderValue>) {
+    let Some(trouble) = app.store.trouble() else { return };
+    headers::set(to, "x-windowsill-record", "unwritable");
+    let text = format!("this conversation goes on unrecorded: {}", trouble.error);
+    headers::warn(to, &[plain::line(&text).to_string()]);
+}
+
+fn update(app: &App, upstream: &Upstream, prepared: &Prepared, tip: Digest, now_ms: i64) -> ConversationUpdate {
+    let forked = prepared.located.as_ref().filter(|l| l.conversation != prepared.id);
+    remember(app, &prepared.id);
+    note_fold(app, prepared);
+    let kept = app.lives.with(&prepared.id, |l| Kept::of(l));
+    let gauge = gauge::planned(&app.measure, prepared);
+    let parent = forked.map(|l| (l.conversation.clone(), l.depth));
+    ConversationUpdate { parent, ..updated(upstream, prepared, tip, (&kept, &gauge), now_ms) }
+}
+
 /// The record's entry of the conversation after a request or its reply.
-pub(super) fn update(
+pub(super) fn updated(
     upstream: &Upstream,
     prepared: &Prepared,
     tip: Digest,

@@ -1,7 +1,11 @@
 //! What a request stands on, resolved once and never asked again: the window, the policy, what the record knows of its
 //! history, and what its prompt can be counted with. Nothing is measured here yet.
 
+use crate::proxy::servers::{window_of, window_without_loading};
 use crate::proxy::state::live::Switched;
+use crate::proxy::state::notes::key;
+use crate::proxy::turn::guard::{guard, pace};
+use crate::proxy::turn::history::history;
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
@@ -76,100 +80,98 @@ impl Situation<'_> {
     }
 }
 
-impl App {
-    /// Resolves what a request stands on. Its messages are mended, and get the bytes that they were forwarded with before
-    /// where no model sees the difference.
-    ///
-    /// # Errors
-    /// What the guardrails refuse, and a record that cannot be read.
-    pub(in crate::proxy) async fn situation<'a>(
-        self: &Arc<Self>,
-        upstream: &'a Arc<Upstream>,
-        request: &mut Request,
-        from_client: &'a HeaderMap,
-        attempt: Attempt,
-    ) -> Result<Situation<'a>, Error> {
-        if let Some(wanted) = request.num_ctx.filter(|_| attempt != Attempt::DryRun) {
-            self.measure.windows.want(upstream, &request.model, wanted).await;
-        }
-        let window = match attempt {
-            Attempt::DryRun => self.window_without_loading(upstream, &request.model).boxed().await,
-            _ => self.window_of(upstream, &request.model).boxed().await,
-        };
-        let header = headers::text(from_client, &headers::PROFILE);
-        let policy = self.policy(&request.model, &window, header, request.task.as_deref());
-        request.settle(&policy.settings);
-        let mut warnings: Vec<String> = policy.warning.iter().cloned().collect();
-        let repaired = repair(request, &policy.policy, &mut warnings);
-        let history = self.history(request, upstream, &policy, from_client, attempt).boxed().await?;
-        request.conversation.plainness = self.plainness_of(&history.id, upstream, &request.model);
-        if request.conversation.plainness != Plainness::AsItCame {
-            warnings.push(SAID_PLAINLY.into());
-        }
-        let guarded = self.guard(request, &history, attempt)?;
-        warnings.extend(guarded.warnings);
-        let pace = self.pace(&policy, &history, &request.conversation.body, attempt);
-        let patience = if attempt == Attempt::DryRun { shown::QUESTION_WAITS } else { shown::REQUEST_WAITS };
-        let own = self.measure.counters.of(upstream, &request.model, &window, patience).boxed().await;
-        let key = self.key(upstream, request);
-        Ok(Situation {
-            upstream,
-            from_client,
-            attempt,
-            window,
-            policy,
-            history,
-            key,
-            own,
-            pace,
-            note: guarded.note,
-            repaired,
-            warnings,
-        })
+/// Resolves what a request stands on. Its messages are mended, and get the bytes that they were forwarded with before
+/// where no model sees the difference.
+///
+/// # Errors
+/// What the guardrails refuse, and a record that cannot be read.
+pub(in crate::proxy) async fn situation<'a>(
+    app: &Arc<App>,
+    upstream: &'a Arc<Upstream>,
+    request: &mut Request,
+    from_client: &'a HeaderMap,
+    attempt: Attempt,
+) -> Result<Situation<'a>, Error> {
+    if let Some(wanted) = request.num_ctx.filter(|_| attempt != Attempt::DryRun) {
+        app.measure.windows.want(upstream, &request.model, wanted).await;
     }
+    let window = match attempt {
+        Attempt::DryRun => window_without_loading(app, upstream, &request.model).boxed().await,
+        _ => window_of(app, upstream, &request.model).boxed().await,
+    };
+    let header = headers::text(from_client, &headers::PROFILE);
+    let policy = policy(app, &request.model, &window, header, request.task.as_deref());
+    request.settle(&policy.settings);
+    let mut warnings: Vec<String> = policy.warning.iter().cloned().collect();
+    let repaired = repair(request, &policy.policy, &mut warnings);
+    let history = history(app, request, upstream, &policy, from_client, attempt).boxed().await?;
+    request.conversation.plainness = plainness_of(app, &history.id, upstream, &request.model);
+    if request.conversation.plainness != Plainness::AsItCame {
+        warnings.push(SAID_PLAINLY.into());
+    }
+    let guarded = guard(app, request, &history, attempt)?;
+    warnings.extend(guarded.warnings);
+    let pace = pace(app, &policy, &history, &request.conversation.body, attempt);
+    let patience = if attempt == Attempt::DryRun { shown::QUESTION_WAITS } else { shown::REQUEST_WAITS };
+    let own = app.measure.counters.of(upstream, &request.model, &window, patience).boxed().await;
+    let key = key(app, upstream, request);
+    Ok(Situation {
+        upstream,
+        from_client,
+        attempt,
+        window,
+        policy,
+        history,
+        key,
+        own,
+        pace,
+        note: guarded.note,
+        repaired,
+        warnings,
+    })
+}
 
-    /// How plainly the history of a conversation has to be said to a model.
-    pub(in crate::proxy) fn plainness_of(&self, id: &str, upstream: &Upstream, model: &str) -> Plainness {
-        let to = self.asked(upstream, model);
-        self.lives
-            .with(id, |live| live.plainness.as_ref().filter(|(of, _)| *of == to).map(|(_, how)| *how))
-            .unwrap_or_default()
-    }
+/// How plainly the history of a conversation has to be said to a model.
+pub(in crate::proxy) fn plainness_of(app: &App, id: &str, upstream: &Upstream, model: &str) -> Plainness {
+    let to = asked(app, upstream, model);
+    app.lives
+        .with(id, |live| live.plainness.as_ref().filter(|(of, _)| *of == to).map(|(_, how)| *how))
+        .unwrap_or_default()
+}
 
-    /// A model of a server.
-    pub(super) fn asked(&self, upstream: &Upstream, model: &str) -> Switched {
-        Switched { model: model.to_owned(), upstream: upstream.name().to_owned() }
-    }
+/// A model of a server.
+pub(in crate::proxy) fn asked(_app: &App, upstream: &Upstream, model: &str) -> Switched {
+    Switched { model: model.to_owned(), upstream: upstream.name().to_owned() }
+}
 
-    /// The policy of a recorded conversation: by the profile and the task that its last request went by.
-    pub(in crate::proxy) fn policy_of(&self, row: &ConversationRow, window: &Window) -> Arc<Resolved> {
-        let text = |key: &str| row.state[key].as_str();
-        self.policy(&row.model, window, text("named_profile").map(str::to_owned), text("task"))
-    }
+/// The policy of a recorded conversation: by the profile and the task that its last request went by.
+pub(in crate::proxy) fn policy_of(app: &App, row: &ConversationRow, window: &Window) -> Arc<Resolved> {
+    let text = |key: &str| row.state[key].as_str();
+    policy(app, &row.model, window, text("named_profile").map(str::to_owned), text("task"))
+}
 
-    /// The policy of a model, worked out once.
-    pub(in crate::proxy) fn policy(
-        &self,
-        model: &str,
-        window: &Window,
-        header: Option<String>,
-        task: Option<&str>,
-    ) -> Arc<Resolved> {
-        // What the server says of a model may be another once it is loaded, and nothing while the server does not answer.
-        let key = (model.to_owned(), header, window.identity.clone(), task.map(str::to_owned));
-        if let Some(known) = self.policies.lock().get(&key) {
-            return Arc::clone(known);
-        }
-        let hints = ModelHints { parameters: window.parameters, template: window.template.as_deref() };
-        let resolved = Arc::new(self.config.policy_for(model, &hints, key.1.as_deref(), task));
-        let mut all = self.policies.lock();
-        // Names come from clients: they may not fill the memory.
-        if all.len() > 512 {
-            all.clear();
-        }
-        all.insert(key, Arc::clone(&resolved));
-        resolved
+/// The policy of a model, worked out once.
+pub(in crate::proxy) fn policy(
+    app: &App,
+    model: &str,
+    window: &Window,
+    header: Option<String>,
+    task: Option<&str>,
+) -> Arc<Resolved> {
+    // What the server says of a model may be another once it is loaded, and nothing while the server does not answer.
+    let key = (model.to_owned(), header, window.identity.clone(), task.map(str::to_owned));
+    if let Some(known) = app.policies.lock().get(&key) {
+        return Arc::clone(known);
     }
+    let hints = ModelHints { parameters: window.parameters, template: window.template.as_deref() };
+    let resolved = Arc::new(app.config.policy_for(model, &hints, key.1.as_deref(), task));
+    let mut all = app.policies.lock();
+    // Names come from clients: they may not fill the memory.
+    if all.len() > 512 {
+        all.clear();
+    }
+    all.insert(key, Arc::clone(&resolved));
+    resolved
 }
 
 /// Mends what servers and strict templates do not take. Returns what was done.

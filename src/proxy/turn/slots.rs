@@ -5,18 +5,12 @@
 //! rewritten and shares little with the old one (it would take another conversation's slot, and leave the old one behind), and
 //! for a transcript, which has nothing in common with any.
 
-use std::time::Duration;
-
 use lru::LruCache;
 use parking_lot::Mutex;
 
 use crate::conversation::Tokens;
-use crate::proxy::turn::prepared::Prepared;
 use crate::proxy::{App, NAMES};
 use crate::upstream::{Slot, Upstream};
-
-/// Longest that a request waits to learn which slot holds its conversation.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Slots by their use; `None`: the server's own choice.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -37,34 +31,21 @@ impl Default for Lent {
     }
 }
 
-impl App {
-    /// The slots of a conversation whose last reply was to `prompt` tokens and took `wrote`.
-    pub(in crate::proxy) async fn slots(
-        &self,
-        upstream: &Upstream,
-        model: &str,
-        last: Option<(Tokens, Option<Tokens>)>,
-    ) -> Slots {
-        let all = upstream.slots(model).await;
-        let key = format!("{}/{model}", upstream.name());
-        let lent = self.lent.0.lock().get(&key).copied();
-        let chosen = choose(&all, last, lent, self.lives.lately());
-        if let Some(spare) = chosen.spare {
-            self.lent.0.lock().put(key, spare);
-        }
-        chosen
+/// The slots of a conversation whose last reply was to `prompt` tokens and took `wrote`.
+pub(in crate::proxy) async fn slots(
+    app: &App,
+    upstream: &Upstream,
+    model: &str,
+    last: Option<(Tokens, Option<Tokens>)>,
+) -> Slots {
+    let all = upstream.slots(model).await;
+    let key = format!("{}/{model}", upstream.name());
+    let lent = app.lent.0.lock().get(&key).copied();
+    let chosen = choose(&all, last, lent, app.lives.lately());
+    if let Some(spare) = chosen.spare {
+        app.lent.0.lock().put(key, spare);
     }
-
-    /// The slot that holds the last prompt of a request's conversation, where the request is rewritten and may look like no
-    /// slot's to the server. `None` where the server is to choose: nothing was rewritten, it has one slot, or that slot is busy.
-    pub(in crate::proxy) async fn slot_of(&self, upstream: &Upstream, prepared: &Prepared) -> Option<u32> {
-        if !prepared.view_changed || prepared.located.is_none() {
-            return None;
-        }
-        let last = self.lives.with(&prepared.id, |live| live.held)?;
-        let all = tokio::time::timeout(PATIENCE, upstream.slots(&prepared.request.model)).await.ok()?;
-        only_holder(&all, last)
-    }
+    chosen
 }
 
 /// Whether a slot holds a prompt of so many tokens and its reply but for the last token, or a part of that reply.
@@ -73,7 +54,7 @@ fn holds(slot: &Slot, (prompt, wrote): (Tokens, Option<Tokens>)) -> bool {
 }
 
 /// The one idle slot that holds a prompt. Of two that look alike, the server knows better.
-fn only_holder(all: &[Slot], last: (Tokens, Option<Tokens>)) -> Option<u32> {
+pub(in crate::proxy) fn only_holder(all: &[Slot], last: (Tokens, Option<Tokens>)) -> Option<u32> {
     let mut found = all.iter().filter(|slot| all.len() > 1 && holds(slot, last));
     let slot = found.next()?;
     (found.next().is_none() && !slot.busy).then_some(slot.id)

@@ -1,6 +1,7 @@
 //! A view that a person changed: a message in full again, a result out of the prompt, another brief; and the changes that wait until
 //! a request rewrites something anyway. What it costs and whether it is made at once is for `desk`.
 
+use crate::proxy::state::view::make_view;
 use std::sync::Arc;
 
 use crate::apply::Words;
@@ -31,21 +32,19 @@ pub(in crate::proxy) struct Granted {
     done: bool,
 }
 
-impl App {
-    /// Makes the changes that wait for a break, where this request brings one: the view to go on from, in place of the old one.
-    /// `breaks`: whether it does.
-    pub(in crate::proxy) fn grant(
-        &self,
-        subject: &Subject<'_>,
-        standing: &Standing,
-        breaks: impl FnOnce() -> bool,
-    ) -> Option<(View, Granted)> {
-        if standing.wishes.is_empty() || !breaks() {
-            return None;
-        }
-        let (view, originals, because) = self.wished(subject, &standing.wishes);
-        Some((view, Granted { originals, because, done: true }))
+/// Makes the changes that wait for a break, where this request brings one: the view to go on from, in place of the old one.
+/// `breaks`: whether it does.
+pub(in crate::proxy) fn grant(
+    app: &App,
+    subject: &Subject<'_>,
+    standing: &Standing,
+    breaks: impl FnOnce() -> bool,
+) -> Option<(View, Granted)> {
+    if standing.wishes.is_empty() || !breaks() {
+        return None;
     }
+    let (view, originals, because) = wished(app, subject, &standing.wishes);
+    Some((view, Granted { originals, because, done: true }))
 }
 
 impl Granted {
@@ -59,66 +58,60 @@ impl Granted {
     }
 }
 
-impl App {
-    /// The view with every change that waited, the originals that leave the prompt with it, and why. What can no longer be done
-    /// is left out.
-    pub(in crate::proxy) fn wished(
-        &self,
-        subject: &Subject<'_>,
-        wishes: &[Steer],
-    ) -> (View, Vec<Original>, Vec<String>) {
-        let (mut view, mut originals, mut because) = (subject.old.clone(), Vec::new(), Vec::new());
-        for wish in wishes {
-            if let Ok((next, more)) = self.steered(&Subject { old: &view, ..*subject }, wish)
-                && (next.edits != view.edits || matches!(wish, Steer::Focus(_)))
-            {
-                (view, because) = (next, [because, vec![wish.because()]].concat());
-                originals.extend(more);
-            }
+/// The view with every change that waited, the originals that leave the prompt with it, and why. What can no longer be done
+/// is left out.
+pub(in crate::proxy) fn wished(
+    app: &App,
+    subject: &Subject<'_>,
+    wishes: &[Steer],
+) -> (View, Vec<Original>, Vec<String>) {
+    let (mut view, mut originals, mut because) = (subject.old.clone(), Vec::new(), Vec::new());
+    for wish in wishes {
+        if let Ok((next, more)) = steered(app, &Subject { old: &view, ..*subject }, wish)
+            && (next.edits != view.edits || matches!(wish, Steer::Focus(_)))
+        {
+            (view, because) = (next, [because, vec![wish.because()]].concat());
+            originals.extend(more);
         }
-        (view, originals, because)
     }
+    (view, originals, because)
+}
 
-    /// The view that is asked for, and the originals that leave the prompt with it.
-    pub(in crate::proxy) fn steered(
-        &self,
-        subject: &Subject<'_>,
-        what: &Steer,
-    ) -> Result<(View, Vec<Original>), Error> {
-        match what {
-            Steer::Restore(at) => Ok((restored(subject.old, *at, subject.conversation.body.len())?, Vec::new())),
-            Steer::Clear(at) => self.taken_out(subject, *at, Action::Placeholder { at: *at, budget: 0 }),
-            Steer::Evict(at) => {
-                let tokens = subject.conversation.body.get(*at).map_or(0, |m| self.measure.count(subject.key, &m.text));
-                self.taken_out(
-                    subject,
-                    *at,
-                    Action::Preview { at: *at, budget: tokens / PREVIEW_SHARE, rule: Rule::Evict },
-                )
-            }
-            Steer::Brief(text) => Ok((rebriefed(subject.old, text)?, Vec::new())),
-            Steer::Focus(focus) => focused(focus).map(|()| (subject.old.clone(), Vec::new())),
-            Steer::Undo => Err(nothing("only the last rewrite can be undone")),
+/// The view that is asked for, and the originals that leave the prompt with it.
+pub(in crate::proxy) fn steered(
+    app: &App,
+    subject: &Subject<'_>,
+    what: &Steer,
+) -> Result<(View, Vec<Original>), Error> {
+    match what {
+        Steer::Restore(at) => Ok((restored(subject.old, *at, subject.conversation.body.len())?, Vec::new())),
+        Steer::Clear(at) => taken_out(app, subject, *at, Action::Placeholder { at: *at, budget: 0 }),
+        Steer::Evict(at) => {
+            let tokens = subject.conversation.body.get(*at).map_or(0, |m| app.measure.count(subject.key, &m.text));
+            taken_out(app, subject, *at, Action::Preview { at: *at, budget: tokens / PREVIEW_SHARE, rule: Rule::Evict })
         }
+        Steer::Brief(text) => Ok((rebriefed(subject.old, text)?, Vec::new())),
+        Steer::Focus(focus) => focused(focus).map(|()| (subject.old.clone(), Vec::new())),
+        Steer::Undo => Err(nothing("only the last rewrite can be undone")),
     }
+}
 
-    /// A view in which one result is replaced, made as the rules make it.
-    fn taken_out(&self, subject: &Subject<'_>, at: usize, action: Action) -> Result<(View, Vec<Original>), Error> {
-        let body = &subject.conversation.body;
-        let message = body.get(at).ok_or_else(|| absent(at, body.len()))?;
-        if message.role != Role::Tool {
-            let hint = "what people and the model said is folded, not cleared";
-            return Err(Error::client(400, "not_a_result", format!("message {at} is no tool result"), hint));
-        }
-        let touching = subject.old.edits.iter().find(|edit| edit.touches(at));
-        let is_preview = matches!(touching, Some(Edit::Text { rule: Rule::Evict, .. }));
-        if touching.is_some() && !(is_preview && matches!(action, Action::Placeholder { .. })) {
-            return Err(nothing("it left the prompt already"));
-        }
-        let plan = Plan::of(vec![action]);
-        let applied = self.make_view(subject, &plan, Words::default())?;
-        Ok((applied.view, applied.originals))
+/// A view in which one result is replaced, made as the rules make it.
+fn taken_out(app: &App, subject: &Subject<'_>, at: usize, action: Action) -> Result<(View, Vec<Original>), Error> {
+    let body = &subject.conversation.body;
+    let message = body.get(at).ok_or_else(|| absent(at, body.len()))?;
+    if message.role != Role::Tool {
+        let hint = "what people and the model said is folded, not cleared";
+        return Err(Error::client(400, "not_a_result", format!("message {at} is no tool result"), hint));
     }
+    let touching = subject.old.edits.iter().find(|edit| edit.touches(at));
+    let is_preview = matches!(touching, Some(Edit::Text { rule: Rule::Evict, .. }));
+    if touching.is_some() && !(is_preview && matches!(action, Action::Placeholder { .. })) {
+        return Err(nothing("it left the prompt already"));
+    }
+    let plan = Plan::of(vec![action]);
+    let applied = make_view(app, subject, &plan, Words::default())?;
+    Ok((applied.view, applied.originals))
 }
 
 /// Whether a focus can be asked for.

@@ -73,63 +73,60 @@ impl Indexed {
     }
 }
 
-impl App {
-    /// Has index lines stand for parts of the system text, where that is asked for and the model can read them.
-    pub(in crate::proxy) fn index_system(
-        &self,
-        request: &mut Request,
-        situation: &Situation<'_>,
-        admitted: Option<&Admitted>,
-        readable: bool,
-        warnings: &mut Vec<String>,
-    ) -> Result<Option<Indexed>, Error> {
-        let messages = &mut request.conversation.system;
-        for message in messages.iter_mut().filter(|m| m.repaired.is_some()) {
-            // A second try begins with what the client sent.
-            if let Ok(first) = openai_chat::message(message.raw.clone()) {
-                *message = first;
-            }
+/// Has index lines stand for parts of the system text, where that is asked for and the model can read them.
+pub(in crate::proxy) fn index_system(
+    app: &App,
+    request: &mut Request,
+    situation: &Situation<'_>,
+    admitted: Option<&Admitted>,
+    readable: bool,
+    warnings: &mut Vec<String>,
+) -> Result<Option<Indexed>, Error> {
+    let messages = &mut request.conversation.system;
+    for message in messages.iter_mut().filter(|m| m.repaired.is_some()) {
+        // A second try begins with what the client sent.
+        if let Ok(first) = openai_chat::message(message.raw.clone()) {
+            *message = first;
         }
-        let (id, policy) = (situation.id(), &situation.policy);
-        let Some(window) = situation.window.tokens.filter(|_| policy.system == Listing::Index) else { return Ok(None) };
-        let none = std::collections::HashSet::new();
-        let (shown, hidden) = admitted.map_or((&[][..], &none), |a| (a.list.full.as_slice(), &a.hidden));
-        let texts: Vec<&str> = messages.iter().map(|m| m.text.as_str()).collect();
-        let line = |left: &Left| {
-            let (tokens, why, record) = (tokens(left), why(left), original_id(&left.text));
-            format!("[{}: {tokens} tokens left out here, since {why}; windowsill recall {record} reads it]", left.title)
-        };
-        let (texts, left) = system(&texts, shown, hidden, policy.system_caps.at(window), &line);
-        if left.is_empty() {
-            return Ok(None);
-        }
-        if !readable {
-            warnings
-                .push("the system prompt was forwarded as sent: the model has no tool to read the rest of it".into());
-            return Ok(None);
-        }
-        for (message, text) in messages.iter_mut().zip(texts).filter(|(m, text)| m.text != *text) {
-            message.repaired = Some(openai_chat::with_text(message.bytes(), &text));
-            message.text = text.into();
-        }
-        let original = |left: &Left| Original {
-            id: original_id(&left.text),
-            conversation: id.to_owned(),
-            at: 0,
-            kind: "system".into(),
-            tool: None,
-            call: Some(left.title.clone()),
-            text: left.text.as_str().into(),
-            raw: None,
-        };
-        let originals: Vec<Original> = left.iter().map(original).collect();
-        let mut is_new = false;
-        for original in &originals {
-            is_new |= self.store.original_in(&original.id, id)?.is_none();
-        }
-        if is_new {
-            info!(conversation = id, sections = left.len(), "system text by index");
-        }
-        Ok(Some(Indexed { originals, left, is_new }))
     }
+    let (id, policy) = (situation.id(), &situation.policy);
+    let Some(window) = situation.window.tokens.filter(|_| policy.system == Listing::Index) else { return Ok(None) };
+    let none = std::collections::HashSet::new();
+    let (shown, hidden) = admitted.map_or((&[][..], &none), |a| (a.list.full.as_slice(), &a.hidden));
+    let texts: Vec<&str> = messages.iter().map(|m| m.text.as_str()).collect();
+    let line = |left: &Left| {
+        let (tokens, why, record) = (tokens(left), why(left), original_id(&left.text));
+        format!("[{}: {tokens} tokens left out here, since {why}; windowsill recall {record} reads it]", left.title)
+    };
+    let (texts, left) = system(&texts, shown, hidden, policy.system_caps.at(window), &line);
+    if left.is_empty() {
+        return Ok(None);
+    }
+    if !readable {
+        warnings.push("the system prompt was forwarded as sent: the model has no tool to read the rest of it".into());
+        return Ok(None);
+    }
+    for (message, text) in messages.iter_mut().zip(texts).filter(|(m, text)| m.text != *text) {
+        message.repaired = Some(openai_chat::with_text(message.bytes(), &text));
+        message.text = text.into();
+    }
+    let original = |left: &Left| Original {
+        id: original_id(&left.text),
+        conversation: id.to_owned(),
+        at: 0,
+        kind: "system".into(),
+        tool: None,
+        call: Some(left.title.clone()),
+        text: left.text.as_str().into(),
+        raw: None,
+    };
+    let originals: Vec<Original> = left.iter().map(original).collect();
+    let mut is_new = false;
+    for original in &originals {
+        is_new |= app.store.original_in(&original.id, id)?.is_none();
+    }
+    if is_new {
+        info!(conversation = id, sections = left.len(), "system text by index");
+    }
+    Ok(Some(Indexed { originals, left, is_new }))
 }

@@ -2,6 +2,8 @@
 //! what left the prompt: never another conversation, no message that a conversation of this name had before and this history has
 //! not, never a file.
 
+use crate::proxy::state::notes::note_event;
+use crate::proxy::turn::asking::ask_within;
 use std::collections::HashSet;
 
 use serde_json::json;
@@ -104,48 +106,46 @@ struct Lookup<'a> {
     count: &'a dyn Fn(&str) -> Tokens,
 }
 
-impl App {
-    /// The answer to one call, in at most `budget` tokens or a few words.
-    pub(super) async fn recalled(&self, prepared: &Prepared, arguments: &str, budget: Tokens) -> Found {
-        // What this very request put aside may still be queued.
-        self.store.flush().await;
-        let key = &prepared.key;
-        let own = Own::of(prepared);
-        if let Some((id, question)) = recall::question(arguments)
-            && let Ok(Some(original)) = self.store.original_in(&id, &prepared.id)
-            && own.has(&id, &original.kind, &original.text)
-            && let Some(answered) = self.ask_within(prepared, &original, &question).await
-            && self.measure.count(key, &answered.text) <= budget
-        {
-            self.metrics.recalled("found");
-            let data = json!({"by": "question", "outcome": "found", "tokens": self.measure.count(key, &answered.text)});
-            self.note_event(&prepared.id, "recall", data);
-            return found(answered.text);
-        }
-        let count = |text: &str| self.measure.count(key, text);
-        let lookup = Lookup { app: self, prepared, own, budget, count: &count };
-        let asked = Asked::read(arguments);
-        let how = match &asked {
-            Asked::Text(..) => "id",
-            Asked::Search(..) => "query",
-            Asked::Unclear => "unclear",
-        };
-        // A search may take a while in a large record.
-        let answer = match blocking(|| lookup.answer(asked)) {
-            Ok(answer) => answer,
-            Err(e) => {
-                warn!(conversation = %prepared.id, error = %e, "the record cannot be read for the model");
-                Found { text: "[the record cannot be read now; go on without it]".into(), outcome: "failed" }
-            }
-        };
-        self.metrics.recalled(answer.outcome);
-        let data = json!({"by": how, "outcome": answer.outcome, "tokens": self.measure.count(key, &answer.text)});
-        let event = Event { now_ms: now_ms(), conversation: Some(prepared.id.clone()), kind: "recall".into(), data };
-        if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
-            debug!(error = %e, "an event was not recorded");
-        }
-        answer
+/// The answer to one call, in at most `budget` tokens or a few words.
+pub(in crate::proxy) async fn recalled(app: &App, prepared: &Prepared, arguments: &str, budget: Tokens) -> Found {
+    // What this very request put aside may still be queued.
+    app.store.flush().await;
+    let key = &prepared.key;
+    let own = Own::of(prepared);
+    if let Some((id, question)) = recall::question(arguments)
+        && let Ok(Some(original)) = app.store.original_in(&id, &prepared.id)
+        && own.has(&id, &original.kind, &original.text)
+        && let Some(answered) = ask_within(app, prepared, &original, &question).await
+        && app.measure.count(key, &answered.text) <= budget
+    {
+        app.metrics.recalled("found");
+        let data = json!({"by": "question", "outcome": "found", "tokens": app.measure.count(key, &answered.text)});
+        note_event(app, &prepared.id, "recall", data);
+        return found(answered.text);
     }
+    let count = |text: &str| app.measure.count(key, text);
+    let lookup = Lookup { app: app, prepared, own, budget, count: &count };
+    let asked = Asked::read(arguments);
+    let how = match &asked {
+        Asked::Text(..) => "id",
+        Asked::Search(..) => "query",
+        Asked::Unclear => "unclear",
+    };
+    // A search may take a while in a large record.
+    let answer = match blocking(|| lookup.answer(asked)) {
+        Ok(answer) => answer,
+        Err(e) => {
+            warn!(conversation = %prepared.id, error = %e, "the record cannot be read for the model");
+            Found { text: "[the record cannot be read now; go on without it]".into(), outcome: "failed" }
+        }
+    };
+    app.metrics.recalled(answer.outcome);
+    let data = json!({"by": how, "outcome": answer.outcome, "tokens": app.measure.count(key, &answer.text)});
+    let event = Event { now_ms: now_ms(), conversation: Some(prepared.id.clone()), kind: "recall".into(), data };
+    if let Err(e) = app.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
+        debug!(error = %e, "an event was not recorded");
+    }
+    answer
 }
 
 impl Lookup<'_> {

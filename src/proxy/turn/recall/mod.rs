@@ -10,9 +10,15 @@
 
 mod filter;
 mod lookup;
-mod offer;
+pub(in crate::proxy) mod offer;
 mod stream;
+mod told;
 
+use crate::proxy::turn::account::account;
+use crate::proxy::turn::completed::done_within;
+use crate::proxy::turn::prefix::note_recalled;
+use crate::proxy::turn::recall::lookup::recalled;
+use crate::proxy::turn::recall::told::told_of_tools;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -160,14 +166,15 @@ impl Answering {
             let (name, arguments) = as_ours(call);
             let text = match at {
                 ..CALLS if recall::is_ours(name) => {
-                    self.app.recalled(prepared, &call.arguments, budget.min(room)).await.text
+                    recalled(&self.app, prepared, &call.arguments, budget.min(room)).await.text
                 }
                 ..CALLS if done::is_ours(name) && !alone => OPEN.to_owned(),
                 ..CALLS if done::is_ours(name) => {
-                    self.app.done_within(prepared, &call.arguments, &self.filter.text).await
+                    done_within(&self.app, prepared, &call.arguments, &self.filter.text).await
                 }
                 ..CALLS => {
-                    let (text, names) = self.app.told_of_tools(
+                    let (text, names) = told_of_tools(
+                        &self.app,
                         prepared,
                         self.filter.answered(),
                         (&call.name, &call.arguments),
@@ -388,10 +395,10 @@ impl Answering {
             prepared.first_prompt = self.reported.prompt;
         }
         prepared.recalled = self.made.iter().filter_map(as_out).collect();
-        self.app.note_recalled(&prepared);
+        note_recalled(&self.app, &prepared);
         let mut reported = std::mem::take(&mut self.reported);
         reported.called_tools = self.filter.calls_client();
-        self.app.account(Arc::clone(&self.upstream), &self.headers, prepared, reported, end, self.started);
+        account(&self.app, Arc::clone(&self.upstream), &self.headers, prepared, reported, end, self.started);
     }
 
     /// Answers a reply that came whole.

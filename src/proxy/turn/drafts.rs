@@ -1,0 +1,100 @@
+//! A request that is being planned, and the view that comes of it.
+
+use super::situation::Situation;
+use crate::conversation::Tokens;
+use crate::conversation::edit::View;
+use crate::measure::Sureness;
+use crate::plan::fit::Ours;
+use crate::plan::rewrite::Out;
+use crate::plan::{Plan, Policy};
+use crate::proxy::state::live::Brief;
+use crate::proxy::state::standing::Held;
+use crate::proxy::state::view::Subject;
+use crate::recall;
+use crate::store::Original;
+use crate::wire::openai_chat::Request;
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What planning goes on with.
+pub(in crate::proxy) struct Draft<'a> {
+    pub(in crate::proxy) situation: &'a Situation<'a>,
+    pub(in crate::proxy) request: Arc<Request>,
+    /// The same with the tools that the last prompt had, and without its messages.
+    pub(in crate::proxy) held: Request,
+    /// The policy that is planned by: the request's, or a milder or harder one.
+    pub(in crate::proxy) policy: Policy,
+    pub(in crate::proxy) old: View,
+    /// What was counted before anything was planned.
+    pub(in crate::proxy) counted: Option<(Tokens, Sureness)>,
+    pub(in crate::proxy) warnings: Vec<String>,
+    /// What a model wrote for the fold, if anything, once one was asked.
+    pub(in crate::proxy) written: Option<Option<Brief>>,
+    /// Digests by message, once they were asked for.
+    pub(in crate::proxy) digests: Option<HashMap<usize, String>>,
+    /// Whether the model has the tool that says that a task is done.
+    pub(in crate::proxy) done: bool,
+    /// What people want of the conversation.
+    pub(in crate::proxy) wanted: Held,
+    /// What the next brief is to keep above all.
+    pub(in crate::proxy) focus: Option<String>,
+}
+
+impl Draft<'_> {
+    /// For whoever changes the view.
+    pub(in crate::proxy) fn subject(&self) -> Subject<'_> {
+        Subject {
+            conversation: &self.request.conversation,
+            id: self.situation.id(),
+            key: &self.situation.key,
+            own: self.situation.own.as_deref(),
+            old: &self.old,
+        }
+    }
+
+    /// Has the request offer the tools of ours that a plan goes with.
+    pub(in crate::proxy) fn go_with(&mut self, ours: Ours, tools: Option<&Bytes>) {
+        if let Some(tools) = tools.filter(|_| ours.offered && !self.request.offers()) {
+            Arc::make_mut(&mut self.request).offer(tools.clone());
+        }
+        if !ours.offered && self.request.offers() {
+            Arc::make_mut(&mut self.request).withdraw();
+        }
+        if ours.done == 0 && self.done {
+            recall::done::withdraw(Arc::make_mut(&mut self.request));
+            self.done = false;
+        }
+    }
+
+    /// What became of the request.
+    pub(in crate::proxy) fn settled(self) -> Settled {
+        let Draft { request, held, done, wanted, warnings, .. } = self;
+        // It shares the request's parts, which then need not be copied.
+        drop(held);
+        Settled { request: Arc::unwrap_or_clone(request), done, wanted, warnings }
+    }
+}
+
+/// What became of a request once it was planned.
+pub(in crate::proxy) struct Settled {
+    pub(in crate::proxy) request: Request,
+    pub(in crate::proxy) done: bool,
+    pub(in crate::proxy) wanted: Held,
+    pub(in crate::proxy) warnings: Vec<String>,
+}
+
+/// A view that was drafted, with its bytes and size.
+pub(in crate::proxy) struct Drafted {
+    pub(in crate::proxy) view: View,
+    pub(in crate::proxy) originals: Vec<Original>,
+    pub(in crate::proxy) out: Vec<Out>,
+    pub(in crate::proxy) body: Bytes,
+    pub(in crate::proxy) tokens: Tokens,
+    pub(in crate::proxy) sureness: Sureness,
+    pub(in crate::proxy) plan: Plan,
+    /// Tokens of the tools of ours in it that the client's history did not have.
+    pub(in crate::proxy) added: Tokens,
+    /// What the client asked for as the longest reply, and what was forwarded, where that is less.
+    pub(in crate::proxy) lowered: Option<(Tokens, Tokens)>,
+}
