@@ -39,12 +39,12 @@ pub use desk::pins::{Pinning, Unpinned};
 pub use desk::pins::{pin, pins, unpin};
 pub use desk::receipt::report;
 pub use desk::record::{Asked, Record, Text, hit_json, lines, page, search};
-pub use desk::report::{
-    ask as ask_running, ask_original_running, grouped, plan_file, rules_running, running_models, steer_running,
-};
+pub use desk::report::plan_file;
 pub use desk::report::{conversation, conversations, dry_run, metrics_text, ready, record, view};
 pub use desk::resume::resume;
+pub use desk::rows::grouped;
 pub use desk::rules::{add_rule, edit_rule, remove_rule, rules};
+pub use desk::running::{ask as ask_running, ask_original_running, rules_running, running_models, steer_running};
 pub use desk::sight::insight;
 pub use desk::steer::{forget_wishes, pause, steer};
 pub use desk::timeline::{timeline, timeline_message};

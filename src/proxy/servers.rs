@@ -1,7 +1,5 @@
 //! Which server serves which model, and with which window.
 
-use crate::measure::window::Change;
-use crate::proxy::lookout::{look, servers};
 use std::sync::Arc;
 
 use serde_json::json;
@@ -9,7 +7,8 @@ use tracing::{debug, warn};
 
 use super::{App, Error};
 use crate::clock::now_ms;
-use crate::measure::window::Window;
+use crate::measure::window::{Change, Window};
+use crate::proxy::lookout::{look, servers};
 use crate::store::{Batch, Event};
 use crate::upstream::{Kind, Upstream};
 

@@ -1,26 +1,24 @@
 //! Puts an [`App`] together from the settings: the record, the upstreams, looked for where none is named.
 
-use crate::proxy::ahead::retention::keep_house;
-use crate::proxy::desk::machine::rest_counters;
-use crate::proxy::lookout::keep_looking;
-use crate::proxy::servers::window_of;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
-
-use crate::config::{Config, ModelConfig, UpstreamConfig, UpstreamKind};
-use crate::engine;
-use crate::files;
-use crate::measure::count::CountWorker;
-use crate::measure::hardware::room::size;
-use crate::measure::hardware::{self, Place};
-use crate::store::Store;
-use crate::upstream::{self, Embedded, FreeRam, Held, KindHint, Serving, Upstream};
 
 use futures_util::future::join_all;
 use tracing::{info, warn};
 
 use super::{App, Error};
+use crate::config::{Config, ModelConfig, UpstreamConfig, UpstreamKind};
+use crate::measure::count::CountWorker;
+use crate::measure::hardware::room::size;
+use crate::measure::hardware::{self, Place};
+use crate::proxy::ahead::retention::keep_house;
+use crate::proxy::desk::machine::rest_counters;
+use crate::proxy::lookout::keep_looking;
+use crate::proxy::servers::window_of;
+use crate::store::Store;
+use crate::upstream::{self, Embedded, FreeRam, Held, KindHint, Serving, Upstream};
+use crate::{engine, files};
 
 /// Bytes of a chat template that is read; the largest of any model takes 50,000.
 const LARGEST_TEMPLATE: u64 = 1 << 20;

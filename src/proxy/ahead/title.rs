@@ -1,9 +1,6 @@
 //! Titles: a small model names a conversation once, after its first reply and between requests. Without one, a conversation is
 //! called by the first words of a person.
 
-use crate::proxy::state::standing::change_standing;
-use crate::proxy::traffic::begin_errand;
-use crate::proxy::turn::slots::slots;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,9 +11,11 @@ use tracing::debug;
 use crate::clock::now_ms;
 use crate::conversation::person;
 use crate::plain;
-use crate::proxy::traffic::Asked;
+use crate::proxy::state::standing::change_standing;
+use crate::proxy::traffic::{Asked, begin_errand};
 use crate::proxy::turn::class::Class;
 use crate::proxy::turn::prepared::Prepared;
+use crate::proxy::turn::slots::slots;
 use crate::proxy::turn::titles::at_a_word;
 use crate::proxy::{App, state::headers, turn::read_up_to};
 use crate::store::{Batch, Event};

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use serde_json::{Map, Value, json};
 
 use super::record::{self, Text};
-use super::report::{ask, ask_original_running};
+use super::running::{ask, ask_original_running};
 use crate::config::Config;
 use crate::conversation::Tokens;
 use crate::passage::{Filled, Found, Said, fill};

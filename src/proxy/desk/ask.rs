@@ -1,12 +1,12 @@
 //! A person's question to one original.
 
-use crate::proxy::desk::report::{record, row};
-use crate::proxy::servers::{upstream_of, window_of};
-use crate::proxy::turn::asking::{read_for, reader, reader_of};
-use crate::proxy::turn::situation::policy_of;
 use serde_json::{Value, json};
 
-use crate::proxy::turn::asking::{LONGEST, PATIENCE};
+use super::record::row_of;
+use super::report::record;
+use crate::proxy::servers::{upstream_of, window_of};
+use crate::proxy::turn::asking::{LONGEST, PATIENCE, read_for, reader, reader_of};
+use crate::proxy::turn::situation::policy_of;
 use crate::proxy::{App, Error};
 
 /// `POST /windowsill/records/{id}/ask`: what a model finds in an original. `conversation`: only if it is of that one.
@@ -20,7 +20,7 @@ pub async fn ask_original(app: &App, id: &str, conversation: Option<&str>, quest
         return Err(Error::client(400, "bad_question", message, "such as {\"question\": \"Which test failed?\"}"));
     }
     let found = record(app, id, conversation)?;
-    let row = row(app, &found.conversation)?;
+    let row = row_of(app, &found.conversation)?;
     let upstream = upstream_of(app, &row.model).await?;
     let window = window_of(app, &upstream, &row.model).await;
     let policy = policy_of(app, &row, &window);

@@ -1,29 +1,24 @@
 //! A checkpoint: somebody says that a task is done. Its completion record is kept and searched like any original, and the history is
 //! folded with it: at once, or after the reply that is under way. A task's end is the best moment to fold.
 
-use crate::proxy::desk::compact::{folded_view, ground, record_view};
-use crate::proxy::desk::price::price_of;
-use crate::proxy::turn::completed::Made;
-use crate::proxy::turn::completed::WHY;
-use crate::proxy::turn::completed::completed;
-use crate::proxy::turn::completed::{keep_completion, since_checkpoint};
 use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 
-use super::compact::{Asked, Ground, Recorded, unchanged};
-use crate::apply;
+use super::compact::{Asked, Ground, Recorded, folded_view, ground, record_view, unchanged};
+use super::price::price_of;
 use crate::clock::now_ms;
-use crate::completion;
 use crate::conversation::Tokens;
 use crate::guard::triggers::Pace;
 use crate::plan::{Action, Because};
+use crate::proxy::turn::completed::{Made, WHY, completed, keep_completion, since_checkpoint};
 use crate::proxy::{App, Error, aside};
 use crate::recall::done::LONGEST_NOTE as LONGEST;
 use crate::store::Batch;
 use crate::wire::openai_chat;
+use crate::{apply, completion};
 
 /// `POST /windowsill/conversations/{id}/checkpoint`: a task is done. `note`: what is to be said of the outcome.
 ///

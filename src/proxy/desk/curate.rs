@@ -1,12 +1,10 @@
 //! A new conversation from parts of an old one: its turns and their steps are told apart, and those that somebody chose become
 //! messages for a client. Whole steps only, so that no call loses its result; the old conversation stays as it is. Reads only.
 
-use crate::proxy::desk::report::row;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::record;
-use super::record::clipped;
+use super::record::{self, clipped, row_of};
 use super::timeline::{fold, size, view_of};
 use crate::conversation::{Tokens, step};
 use crate::proxy::{App, Error, Record};
@@ -24,7 +22,7 @@ const LISTED: usize = 10_000;
 /// # Errors
 /// 404 for an unknown conversation.
 pub fn segments(app: &App, id: &str) -> Result<Value, Error> {
-    segments_in(&app.store, &row(app, id)?)
+    segments_in(&app.store, &row_of(app, id)?)
 }
 
 /// `POST /windowsill/conversations/{id}/build`: the messages of these turns and briefs, in the order of the conversation.
@@ -32,7 +30,7 @@ pub fn segments(app: &App, id: &str) -> Result<Value, Error> {
 /// # Errors
 /// 404 for an unknown conversation, 400 for turns or briefs that it does not have, or that exclude each other.
 pub fn build(app: &App, id: &str, turns: &[Chosen], briefs: &[usize]) -> Result<Value, Error> {
-    built(&app.store, &row(app, id)?, turns, briefs)
+    built(&app.store, &row_of(app, id)?, turns, briefs)
 }
 
 impl Record {

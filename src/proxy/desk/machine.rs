@@ -1,7 +1,6 @@
 //! The machine, asked on behalf of people and requests: the window of a model and what happened to it, what a model may
 //! have, and `windowsill fit`.
 
-use crate::proxy::lookout::servers;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +14,7 @@ use crate::measure::afford::{Afforded, Machine, UNSEEN};
 use crate::measure::own::Counters;
 use crate::measure::shown::{self, Shown};
 use crate::proxy::ahead::background::Tasks;
+use crate::proxy::lookout::servers;
 use crate::proxy::{App, Error, start};
 use crate::upstream::{Loaded, ModelInfo, Upstream};
 

@@ -1,12 +1,10 @@
 //! Which upstream serves which model, and the list of models with their windows.
 
-use crate::proxy::lookout::{look, servers};
-use crate::proxy::servers::same_model;
-use crate::proxy::servers::upstream_of;
-
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use crate::proxy::lookout::{look, servers};
+use crate::proxy::servers::{same_model, upstream_of};
 use crate::proxy::{App, Error};
 use crate::upstream::Upstream;
 

@@ -1,36 +1,27 @@
 //! Pins: texts and messages that a person wants the model to have through every fold and clear. Each is listed, priced and can be
 //! taken back.
 
-use crate::proxy::desk::compact::{ground, record_view};
-use crate::proxy::desk::price::{price_of, priced};
-use crate::proxy::desk::report::row;
-use crate::proxy::desk::steer::{fitting, note_steered};
-use crate::proxy::state::standing::{held, standing_of};
-use crate::proxy::state::steer::Steer;
-use crate::proxy::state::steer::When;
-use crate::proxy::turn::steering::absent;
 use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 
-use super::compact::{Asked, Ground};
-use super::price::Price;
-use super::record::spoken;
-use super::steer::why;
+use super::compact::{Asked, Ground, ground, record_view};
+use super::price::{Price, price_of, priced};
+use super::record::{row_of, spoken};
+use super::steer::{fitting, note_steered, why};
 use super::timeline::view_of;
-use crate::brief;
 use crate::clock::now_ms;
-use crate::conversation::Tokens;
 use crate::conversation::edit::{Edit, View};
-use crate::conversation::step;
+use crate::conversation::{Tokens, step};
 use crate::measure::tokens;
-use crate::pinned;
-use crate::plan;
-use crate::proxy::state::standing::{ALL_PINS, LARGEST_PIN, Pinned, Standing, What, matched, text};
+use crate::proxy::state::standing::{ALL_PINS, LARGEST_PIN, Pinned, Standing, What, held, matched, standing_of, text};
+use crate::proxy::state::steer::{Steer, When};
+use crate::proxy::turn::steering::absent;
 use crate::proxy::{App, Error, aside};
 use crate::store::Batch;
+use crate::{brief, pinned, plan};
 
 /// Pins of one conversation.
 const MOST: usize = 100;
@@ -67,7 +58,7 @@ pub async fn pins(app: &Arc<App>, id: &str) -> Result<Value, Error> {
 
 /// What is pinned, as the record says it: sizes are estimates, and the window is that of the last request.
 fn listed_without_server(app: &App, id: &str) -> Result<Value, Error> {
-    let row = row(app, id)?;
+    let row = row_of(app, id)?;
     let standing = standing_of(app, &row.id, None)?;
     let view = view_of(&app.store, &row)?;
     let folded = |at: usize| view.edits.iter().any(|e| matches!(e, Edit::Fold { .. }) && e.touches(at));

@@ -1,9 +1,6 @@
 //! What a change of a view costs, said before it is made: the tokens that the server evaluates again with the next request. The
 //! prompt that request will have is made here as it will be made there, and compared with the one that the server holds.
 
-use crate::proxy::desk::sight::measured_speed;
-use crate::proxy::desk::steer::regions_with;
-use crate::proxy::state::steer::When;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -13,12 +10,15 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::compact::Ground;
+use super::sight::measured_speed;
+use super::steer::regions_with;
 use crate::conversation::edit::View;
 use crate::conversation::{Message, Tokens};
 use crate::measure::{Sureness, count, tokens};
 use crate::plan::Lines;
 use crate::plan::rewrite::{self, Out};
 use crate::proxy::state::gauge::{Gauge, Marks};
+use crate::proxy::state::steer::When;
 use crate::proxy::turn::prepared::Prepared;
 use crate::proxy::{App, grouped};
 use crate::wire::json;

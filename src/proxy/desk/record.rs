@@ -6,8 +6,8 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::report::row_json;
 use super::rewrites;
+use super::rows::row_json;
 use crate::proxy::{App, Error};
 use crate::recall::{Reference, Span};
 use crate::store::{ConversationRow, Gone, Hit, Passage, Store};
@@ -135,6 +135,14 @@ pub(in crate::proxy) fn searchable(query: &str) -> Result<(), Error> {
         format!("`{}` holds no word to search for", short(query)),
         "give a word, a phrase, an id such as r3f9a0c12d4e5, or CONVERSATION:MESSAGE",
     ))
+}
+
+/// The row of a conversation, by its id or the beginning of it.
+///
+/// # Errors
+/// 404 for an unknown one.
+pub(in crate::proxy) fn row_of(app: &App, id: &str) -> Result<ConversationRow, Error> {
+    row(&app.store, id, "GET /windowsill/conversations lists them")
 }
 
 /// What a search finds in one conversation and what it forked from, the best first.

@@ -1,23 +1,22 @@
 //! What people and tools may look at: conversations, views, events, records, windows; and the dry run of a request.
 
-use crate::proxy::servers::upstream_of;
-use crate::proxy::state::gauge::regions;
-use crate::proxy::turn::prepare::prepare;
-use crate::proxy::turn::prepared::Prepared;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::HeaderMap;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
-use super::record::{self, Text};
-use super::sight;
+use super::record::{self, Text, row_of};
+use super::rows::{self, edit_json, row_json};
 use crate::config::Severity;
 use crate::conversation::Tokens;
-use crate::conversation::edit::{Edit, View};
+use crate::conversation::edit::View;
 use crate::plan::rewrite;
+use crate::proxy::servers::upstream_of;
+use crate::proxy::state::gauge::regions;
 use crate::proxy::turn::attempt::Attempt;
+use crate::proxy::turn::prepare::prepare;
+use crate::proxy::turn::prepared::Prepared;
 use crate::proxy::{App, Error};
 use crate::store::{ConversationRow, Store};
 use crate::upstream::{KindHint, Upstream, client};
@@ -31,7 +30,7 @@ pub fn conversations(app: &App, limit: usize) -> Result<Value, Error> {
     let rows = app.store.conversations(limit)?;
     let judged = |row: &ConversationRow| {
         let mut out = row_json(row);
-        out["severity"] = json!(sight::severity(row, &app.config.gauge).map(Severity::as_str));
+        out["severity"] = json!(rows::severity(row, &app.config.gauge).map(Severity::as_str));
         out
     };
     Ok(json!({"conversations": rows.iter().map(judged).collect::<Vec<_>>()}))
@@ -42,7 +41,7 @@ pub fn conversations(app: &App, limit: usize) -> Result<Value, Error> {
 /// # Errors
 /// 404 for an unknown one.
 pub fn conversation(app: &App, id: &str) -> Result<Value, Error> {
-    let row = row(app, id)?;
+    let row = row_of(app, id)?;
     record::context(&app.store, &row)
 }
 
@@ -52,12 +51,8 @@ pub fn conversation(app: &App, id: &str) -> Result<Value, Error> {
 /// # Errors
 /// 404 for an unknown one.
 pub fn view(app: &App, id: &str) -> Result<Value, Error> {
-    let row = row(app, id)?;
+    let row = row_of(app, id)?;
     view_of(&app.store, &row).map_err(Error::from)
-}
-
-pub(in crate::proxy) fn row(app: &App, id: &str) -> Result<ConversationRow, Error> {
-    record::row(&app.store, id, "GET /windowsill/conversations lists them")
 }
 
 /// `GET /windowsill/records/{id}`: an original, or a message as `CONVERSATION:MESSAGE`, exactly as it came; of one
@@ -66,7 +61,7 @@ pub(in crate::proxy) fn row(app: &App, id: &str) -> Result<ConversationRow, Erro
 /// # Errors
 /// 404 for an unknown one.
 pub fn record(app: &App, id: &str, conversation: Option<&str>) -> Result<Text, Error> {
-    let scope = conversation.map(|c| row(app, c)).transpose()?.map(|row| row.id);
+    let scope = conversation.map(|c| row_of(app, c)).transpose()?.map(|row| row.id);
     record::whole(&app.store, id, scope.as_deref())?.ok_or_else(|| record::unknown(id))
 }
 
@@ -151,28 +146,6 @@ async fn prepare_without_models(
     prepare(app, upstream, request, &HeaderMap::new(), Attempt::DryRun).await
 }
 
-pub(in crate::proxy) fn row_json(row: &ConversationRow) -> Value {
-    json!({
-        "id": row.id, "title": row.title, "model": row.model, "upstream": row.upstream, "session": row.session,
-        "parent": row.parent.as_ref().map(|(id, depth)| json!({"conversation": id, "messages": depth})),
-        "helper": row.state["class"] == "helper", "messages": row.depth, "created_ms": row.created_ms, "updated_ms": row.updated_ms, "state": row.state,
-    })
-}
-
-fn edit_json(edit: &Edit) -> Value {
-    match edit {
-        Edit::Text { at, rule, record, text, .. } => {
-            json!({"message": at, "rule": rule, "record": record, "text": text.as_ref()})
-        }
-        Edit::Arguments { at, call, rule, record, .. } => {
-            json!({"message": at, "call": call, "rule": rule, "record": record})
-        }
-        Edit::Fold { from, to, keep, brief, .. } => {
-            json!({"from": from, "to": to, "kept": keep, "rule": "fold", "brief": brief.as_ref()})
-        }
-    }
-}
-
 fn view_of(store: &Store, row: &ConversationRow) -> Result<Value, crate::store::Error> {
     let rows = store.messages(&row.id)?;
     let chain: Vec<_> = rows.iter().map(|r| r.chain).collect();
@@ -201,131 +174,4 @@ pub fn plan_file(bytes: Bytes) -> Result<Bytes, Error> {
     }
     openai_chat::parse(&bytes)?;
     Ok(bytes)
-}
-
-/// Tokens, with thousands set apart for people.
-pub fn grouped(n: Tokens) -> String {
-    let digits = n.to_string();
-    let mut out = String::new();
-    for (i, c) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(c);
-    }
-    out
-}
-
-/// Has the running proxy ask a model what an original says.
-///
-/// # Errors
-/// When none answers at `address`, or it says why not.
-pub async fn ask_original_running(
-    address: &str,
-    key: Option<&str>,
-    id: &str,
-    conversation: Option<&str>,
-    question: &str,
-) -> Result<Value, Error> {
-    let path = format!("/windowsill/records/{}/ask", encode(id));
-    let body = json!({"question": question, "conversation": conversation});
-    ask(address, key, http::Method::POST, &path, Some(&body)).await
-}
-
-/// Has the running proxy steer a conversation: `…/{id}/WHAT`.
-///
-/// # Errors
-/// When no proxy answers at `address`, or it says why not.
-pub async fn steer_running(
-    address: &str,
-    key: Option<&str>,
-    method: http::Method,
-    (id, what): (&str, &str),
-    body: Option<&Value>,
-) -> Result<Value, Error> {
-    ask(address, key, method, &format!("/windowsill/conversations/{}/{what}", encode(id)), body).await
-}
-
-/// Has the running proxy list the rules, or change one: `…/rules`, `…/rules/{n}`.
-///
-/// # Errors
-/// When no proxy answers at `address`, or it says why not.
-pub async fn rules_running(
-    address: &str,
-    key: Option<&str>,
-    method: http::Method,
-    number: Option<i64>,
-    body: Option<&Value>,
-) -> Result<Value, Error> {
-    let path = number.map_or_else(|| "/windowsill/rules".to_owned(), |n| format!("/windowsill/rules/{n}"));
-    ask(address, key, method, &path, body).await
-}
-
-/// The models that a running proxy lists, by id.
-///
-/// # Errors
-/// When none answers, or it refuses.
-pub async fn running_models(address: &str, key: Option<&str>) -> Result<Vec<String>, Error> {
-    let list = ask(address, key, http::Method::GET, "/v1/models", None).await?;
-    let ids = list["data"].as_array().into_iter().flatten().filter_map(|model| model["id"].as_str());
-    Ok(ids.map(str::to_owned).collect())
-}
-
-/// Asks the running proxy something of its own. What is no JSON is `Null`.
-///
-/// # Errors
-/// When no proxy answers at `address`, or it says why not.
-pub async fn ask(
-    address: &str,
-    key: Option<&str>,
-    method: http::Method,
-    path: &str,
-    body: Option<&Value>,
-) -> Result<Value, Error> {
-    let (proxy, absent) = proxy_at(address, key)?;
-    let body = Bytes::from(body.map(Value::to_string).unwrap_or_default());
-    let mut headers = HeaderMap::new();
-    headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
-    let reply = proxy.pass(method, path, &headers, body.into()).await.map_err(absent)?;
-    if !reply.status.is_success() {
-        return Err(why_not(reply).await);
-    }
-    let (bytes, _) = crate::proxy::turn::read_up_to(reply.body, 16 << 20).await?;
-    Ok(serde_json::from_slice(&bytes).unwrap_or(Value::Null))
-}
-
-/// The running proxy, and what is said when it does not answer.
-pub(in crate::proxy) fn proxy_at(
-    address: &str,
-    key: Option<&str>,
-) -> Result<(Upstream, impl FnOnce(crate::upstream::Error) -> Error), Error> {
-    let url = format!("http://{address}");
-    let proxy =
-        Upstream::new(client()?, "windowsill".into(), &url, KindHint::OpenAi)?.with_api_key(key.map(str::to_owned))?;
-    let absent = move |e| {
-        // That nobody is there is said; anything else is more.
-        let message = match e {
-            crate::upstream::Error::Connect { .. } => format!("no windowsill answers at {url}"),
-            e => format!("no windowsill answers at {url}: {e}"),
-        };
-        Error::client(503, "not_running", message, "start it with `windowsill serve`, or name its config with --config")
-    };
-    Ok((proxy, absent))
-}
-
-/// What the running proxy says of why it refused.
-pub(in crate::proxy) async fn why_not(reply: crate::upstream::Reply) -> Error {
-    let status = reply.status.as_u16();
-    let bytes = crate::proxy::turn::read_up_to(reply.body, 1 << 20).await.map(|(bytes, _)| bytes).unwrap_or_default();
-    let value: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-    let message = value.pointer("/error/message").and_then(Value::as_str).unwrap_or("it gave no reason");
-    Error::client(status, "refused", message, "")
-}
-
-/// What stands as it is in a path segment or a value of a query.
-const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
-
-/// Percent-encodes a path segment or a value of a query.
-pub(in crate::proxy) fn encode(segment: &str) -> String {
-    utf8_percent_encode(segment, PLAIN).to_string()
 }

@@ -1,12 +1,10 @@
 //! A conversation that a ceiling or the watchdog stopped goes on.
 
-use crate::proxy::desk::compact::whole_row;
-use crate::proxy::turn::guard::remember;
 use serde_json::{Value, json};
 
-use super::compact::unchanged;
+use super::compact::{unchanged, whole_row};
 use crate::clock::now_ms;
-use crate::proxy::turn::guard::{spent, spent_json, taken};
+use crate::proxy::turn::guard::{remember, spent, spent_json, taken};
 use crate::proxy::{App, Error};
 use crate::store::{Batch, Event};
 

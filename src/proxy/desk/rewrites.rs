@@ -1,15 +1,15 @@
 //! Rewrites as they are told: by what was forwarded, which may be known only from the reply behind, and without those that were
 //! undone.
 
-use crate::proxy::state::gauge::regions;
 use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
-use super::trace::event_json;
+use super::rows::event_json;
 use crate::conversation::Tokens;
 use crate::measure::Sureness;
 use crate::plan::{Kept, Regions};
+use crate::proxy::state::gauge::regions;
 use crate::store::EventRow;
 
 /// The rewrites of any number of conversations, added up event by event, the oldest first.

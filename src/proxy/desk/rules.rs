@@ -2,13 +2,11 @@
 //! them as pins, so they hold through every fold and can be taken back there. They are listed, changed and removed, and never go
 //! from one client to another.
 
-use crate::proxy::desk::compact::whole_row;
-use crate::proxy::state::scope::Scope;
-
 use serde_json::{Value, json};
 
-use super::compact::unchanged;
+use super::compact::{unchanged, whole_row};
 use crate::clock::now_ms;
+use crate::proxy::state::scope::Scope;
 use crate::proxy::{App, Error};
 use crate::store::{Batch, Event, Rule, RuleChange};
 

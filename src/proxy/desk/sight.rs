@@ -2,17 +2,16 @@
 //! would help. Worked out from the record, so that it says the same with and without a running proxy. Holds no message text
 //! but the first words of the largest messages.
 
-use crate::proxy::desk::report::row;
 use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
 use super::receipt::Names;
-use super::record;
-use super::report::row_json;
+use super::record::{self, row_of};
 use super::rewrites::{self, Rewrites};
+use super::rows::{row_json, severity};
 use super::timeline::{called, line, size, size_in, view_of};
-use crate::config::{Config, Gauge, Severity};
+use crate::config::{Config, Severity};
 use crate::conversation::Tokens;
 use crate::conversation::edit::View;
 use crate::guard::told;
@@ -43,7 +42,7 @@ const SEEN: usize = 6;
 /// # Errors
 /// 404 for an unknown one.
 pub fn insight(app: &App, id: &str) -> Result<Value, Error> {
-    insight_in(&app.store, &row(app, id)?, &app.config)
+    insight_in(&app.store, &row_of(app, id)?, &app.config)
 }
 
 /// Tokens of a prompt that the server of a conversation evaluates in a second: as measured with that conversation, or
@@ -131,12 +130,6 @@ fn insight_in(store: &Store, row: &ConversationRow, config: &Config) -> Result<V
     out["turns"] = json!(newest);
     out["requests"] = json!(newest);
     Ok(out)
-}
-
-/// How full a conversation's window is; `None` where nobody knows the window.
-pub(in crate::proxy) fn severity(row: &ConversationRow, gauge: &Gauge) -> Option<Severity> {
-    let pressure = row.state["pressure"].as_f64().filter(|_| row.state["window"].is_u64())?;
-    Some(gauge.severity(pressure))
 }
 
 fn number(value: &Value) -> u64 {

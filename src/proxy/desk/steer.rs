@@ -2,24 +2,20 @@
 //! last rewrite undone, a text or a message pinned. Each has a price, which is told before anything is done, and can wait until
 //! something is rewritten anyway. The originals stay as they are, whatever is asked.
 
-use crate::proxy::desk::compact::{ground, record_view, whole_row};
-use crate::proxy::desk::price::{price_of, priced};
-use crate::proxy::state::standing::{change_standing, standing_of};
-use crate::proxy::state::steer::Steer;
-use crate::proxy::state::steer::When;
-use crate::proxy::turn::steering::nothing;
-use crate::proxy::turn::steering::steered;
 use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 
-use super::compact::{Asked, Ground};
-use super::price::Price;
+use super::compact::{Asked, Ground, ground, record_view, whole_row};
+use super::price::{Price, price_of, priced};
 use crate::clock::now_ms;
 use crate::conversation::edit::View;
 use crate::plan::{self, Because, Facts, Lines, Regions};
+use crate::proxy::state::standing::{change_standing, standing_of};
+use crate::proxy::state::steer::{Steer, When};
+use crate::proxy::turn::steering::{nothing, steered};
 use crate::proxy::{App, Error, aside};
 use crate::store::{Batch, Event};
 

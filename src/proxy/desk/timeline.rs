@@ -1,13 +1,12 @@
 //! A conversation message by message: what the client has, and what became of it in the view that the model gets. A page at a
 //! time, so that long sessions open at once.
 
-use crate::proxy::desk::report::row;
 use std::collections::HashMap;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::record::{self, spoken};
+use super::record::{self, row_of, spoken};
 use crate::conversation::Tokens;
 use crate::conversation::edit::{Edit, Rule, View};
 use crate::measure::tokens;
@@ -31,7 +30,7 @@ const CALLS_BEFORE: usize = 16;
 /// # Errors
 /// 404 for an unknown conversation.
 pub fn timeline(app: &App, id: &str, from: Option<usize>, limit: usize) -> Result<Value, Error> {
-    let row = row(app, id)?;
+    let row = row_of(app, id)?;
     let view = view_of(&app.store, &row)?;
     let limit = limit.clamp(1, PAGE);
     let reply = app.store.last_reply(&row.id)?;
@@ -56,7 +55,7 @@ pub fn timeline(app: &App, id: &str, from: Option<usize>, limit: usize) -> Resul
 /// # Errors
 /// 404 for an unknown conversation or message.
 pub fn timeline_message(app: &App, id: &str, at: usize) -> Result<Value, Error> {
-    let row = row(app, id)?;
+    let row = row_of(app, id)?;
     let view = view_of(&app.store, &row)?;
     let mut rows = app.store.messages_between(&row.id, at, at.saturating_add(1))?;
     let reply = app.store.last_reply(&row.id)?;
@@ -184,7 +183,7 @@ pub(in crate::proxy) fn fold(view: &View) -> Value {
 fn edit_for_people(edit: &Edit, state: &Value) -> Value {
     let line = |name: &str| {
         let tokens = state["lines"][name].as_u64().unwrap_or(0);
-        super::report::grouped(Tokens::try_from(tokens).unwrap_or(Tokens::MAX))
+        super::rows::grouped(Tokens::try_from(tokens).unwrap_or(Tokens::MAX))
     };
     let why = match edit {
         Edit::Fold { .. } => {

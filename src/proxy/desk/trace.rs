@@ -15,7 +15,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::record;
-use super::report::{encode, proxy_at, why_not};
+use super::rows::event_json;
+use super::running::{encode, proxy_at, why_not};
 use crate::proxy::turn::relay::Body;
 use crate::proxy::{App, Error};
 use crate::store::{EventFilter, EventRow, Store};
@@ -145,11 +146,6 @@ impl Following {
 fn block(event: &EventRow) -> String {
     let kind: String = event.kind.chars().filter(|c| !c.is_control()).collect();
     format!("id: {}\nevent: {kind}\ndata: {}\n\n", event.id, event_json(event))
-}
-
-/// An event as JSON.
-pub(in crate::proxy) fn event_json(event: &EventRow) -> Value {
-    json!({"id": event.id, "time_ms": event.now_ms, "conversation": event.conversation, "kind": event.kind, "data": event.data})
 }
 
 /// Follows the trace of the running proxy at `address`: `tell` gets each event as it happens, and ends it by returning

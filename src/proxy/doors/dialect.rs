@@ -1,13 +1,6 @@
 //! Requests in other dialects than chat completions: said in its words, answered like any, and the reply said in the
 //! client's words again. One conversation has one prompt this way, whoever asks, and servers that lack a dialect have it.
 
-use crate::proxy::desk::models::models;
-use crate::proxy::desk::report::counted;
-use crate::proxy::doors::items::{hear_messages, hear_responses, keep_unsaid, keeper};
-use crate::proxy::doors::pass;
-use crate::proxy::doors::shadow::shadowed;
-use crate::proxy::doors::waiting::{answer, quiet};
-use crate::proxy::servers::upstream_of;
 use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
@@ -26,9 +19,14 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, Sleep};
 use tracing::debug;
 
-use super::items::Keeper;
-use super::model_in;
+use super::items::{Keeper, hear_messages, hear_responses, keep_unsaid, keeper};
+use super::shadow::shadowed;
+use super::waiting::{answer, quiet};
+use super::{model_in, pass};
 use crate::plain;
+use crate::proxy::desk::models::models;
+use crate::proxy::desk::report::counted;
+use crate::proxy::servers::upstream_of;
 use crate::proxy::state::headers;
 use crate::proxy::turn::LARGEST_BUFFERED;
 use crate::proxy::turn::early::Early;
@@ -37,11 +35,10 @@ use crate::proxy::{App, Error, aside};
 use crate::upstream::Kind;
 use crate::upstream::event::{Event, Says};
 use crate::upstream::unique::{unique, unix_seconds};
-use crate::wire::WireError;
 use crate::wire::dialect::said::Said;
 use crate::wire::dialect::{Dialect, Head, Heard, ReplyEncoder, anthropic, ollama};
 use crate::wire::json::{self, Fields};
-use crate::wire::openai_chat;
+use crate::wire::{WireError, openai_chat};
 
 /// Fields that refer to what the server would have to remember.
 const MEMORY: [&str; 2] = ["previous_response_id", "conversation"];

@@ -1,8 +1,5 @@
 //! What of Ollama's API is no chat, before servers that do not have it: embeddings, and errors in its words.
 
-use crate::proxy::doors::pass;
-use crate::proxy::servers::upstream_of;
-use crate::proxy::traffic::using;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode, header};
@@ -10,8 +7,10 @@ use http_body_util::{BodyExt as _, Limited};
 use serde_json::{Value, json};
 
 use super::dialect::{failure, json_reply, refusal};
-use super::model_in;
+use super::{model_in, pass};
+use crate::proxy::servers::upstream_of;
 use crate::proxy::state::headers;
+use crate::proxy::traffic::using;
 use crate::proxy::turn::relay::{Body, full};
 use crate::proxy::turn::{LARGEST_BUFFERED, read_up_to, too_large};
 use crate::proxy::{App, Error};

@@ -1,8 +1,6 @@
 //! What stands in a request or a reply of another dialect beside its messages: earlier replies and items of them that a client
 //! refers to instead of sending them, and what of a history could not be said.
 
-use crate::proxy::servers::upstream_of;
-use crate::proxy::state::whose::is_of_key;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,7 +11,9 @@ use tracing::debug;
 use super::model_in;
 use crate::conversation::Digest;
 use crate::plain;
+use crate::proxy::servers::upstream_of;
 use crate::proxy::state::headers;
+use crate::proxy::state::whose::is_of_key;
 use crate::proxy::turn::early::Early;
 use crate::proxy::{App, Error};
 use crate::store::{self, Batch, Gone, Item, Original, Reply};

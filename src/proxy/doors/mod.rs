@@ -7,22 +7,22 @@ mod items;
 mod shadow;
 mod waiting;
 
-use crate::proxy::doors::dialect::unread;
-use crate::proxy::doors::shadow::shadowed;
-use crate::proxy::doors::waiting::{answer, body_of};
-use crate::proxy::servers::upstream_of;
-use crate::proxy::traffic::using;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use dialect::unread;
 use futures_util::{FutureExt as _, StreamExt as _};
 use http::Response;
 use http::request::Parts;
+use shadow::shadowed;
+use waiting::{answer, body_of};
 
 use super::state::headers;
 use super::turn::early::Early;
 use super::turn::relay;
 use super::{App, Body, Error};
+use crate::proxy::servers::upstream_of;
+use crate::proxy::traffic::using;
 use crate::wire::json::Fields;
 
 /// Answers a chat completion request.

@@ -1,10 +1,6 @@
 //! Shadow: requests go to the server untouched, and what windowsill would have sent is only worked out and said. What it
 //! remembers goes into a record of its own, beside the real one (see `config`). No model is asked for anything.
 
-use crate::proxy::doors::pass;
-use crate::proxy::servers::upstream_of;
-use crate::proxy::turn::prepare::prepare;
-use crate::proxy::turn::save::save;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,15 +10,19 @@ use http::{HeaderMap, HeaderValue, Response};
 use serde_json::json;
 use tracing::{debug, info};
 
+use super::pass;
 use crate::clock::now_ms;
 use crate::conversation::Tokens;
 use crate::conversation::edit::View;
 use crate::measure::{Sureness, count, shown};
 use crate::plain;
+use crate::proxy::servers::upstream_of;
 use crate::proxy::state::headers;
 use crate::proxy::turn::attempt::Attempt;
+use crate::proxy::turn::prepare::prepare;
 use crate::proxy::turn::prepared::Prepared;
 use crate::proxy::turn::relay::Body;
+use crate::proxy::turn::save::save;
 use crate::proxy::{App, Error};
 use crate::store::{Batch, Event};
 use crate::upstream::Upstream;

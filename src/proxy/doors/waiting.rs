@@ -2,8 +2,6 @@
 //! reads the prompt or a brief is written, and then something that means nothing until there is more to say. What goes wrong
 //! after that is told within the stream. A client that asked for one whole reply cannot be kept waiting this way.
 
-use crate::proxy::turn::answered;
-use crate::proxy::turn::early::Early;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,8 +18,9 @@ use tracing::warn;
 
 use super::dialect::failure;
 use crate::clock::now_ms;
-use crate::proxy::turn::LARGEST_BUFFERED;
+use crate::proxy::turn::early::Early;
 use crate::proxy::turn::relay::{Answer, Body};
+use crate::proxy::turn::{LARGEST_BUFFERED, answered};
 use crate::proxy::{App, Error};
 use crate::store::{Batch, Event};
 use crate::upstream::event::{self, Says};

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderName, header};
 use serde::{Deserialize, Serialize};
 
-use super::headers;
+use super::{headers, scope};
 use crate::conversation::fixed::Fixed;
 use crate::conversation::{Conversation, Digest};
-use crate::proxy::state::scope;
 use crate::proxy::{App, Error};
 
 /// Headers in which clients send a key.

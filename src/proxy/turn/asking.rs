@@ -1,13 +1,6 @@
 //! A question to one original, answered by a model in a fresh context that sees nothing but its text: so that a log of 100 KB costs a
 //! conversation some lines. The digest model reads it, where there is one, else the conversation's own while it is idle.
 
-use crate::proxy::servers::{upstream_of, window_of};
-use crate::proxy::state::notes::note_event;
-use crate::proxy::traffic::moves_nothing;
-use crate::proxy::turn::prepared::Prepared;
-use crate::proxy::turn::slots::slots;
-use crate::store::Original;
-use crate::unwrap::unwrap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,12 +8,18 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tracing::{debug, info};
 
+use super::prepared::Prepared;
+use super::slots::slots;
 use crate::config::Resolved;
 use crate::conversation::Tokens;
 use crate::measure::ModelKey;
-use crate::proxy::traffic::Asked;
+use crate::proxy::servers::{upstream_of, window_of};
+use crate::proxy::state::notes::note_event;
+use crate::proxy::traffic::{Asked, moves_nothing};
 use crate::proxy::{App, state::headers, turn::read_up_to};
 use crate::question::{self, Part};
+use crate::store::Original;
+use crate::unwrap::unwrap;
 use crate::upstream::{ChatOptions, Upstream};
 use crate::usage::Reported;
 

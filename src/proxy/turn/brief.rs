@@ -1,11 +1,6 @@
 //! The part of a brief that a model writes: taken ready where it was made ahead of need, waited for where it is being
 //! made, asked for where nothing else is left. How it is made between requests: `ahead`.
 
-use crate::proxy::servers::window_of;
-use crate::proxy::state::notes::key;
-use crate::proxy::state::notes::note_event;
-use crate::proxy::traffic::{begin_errand, moves_nothing};
-use crate::proxy::turn::slots::slots;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -17,15 +12,18 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::drafts::Draft;
+use super::slots::slots;
 use crate::clock::now_ms;
 use crate::config::{Resolved, SummaryModel};
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Message, Tokens};
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{Action, Cost, Plan, economics};
+use crate::proxy::servers::window_of;
 use crate::proxy::state::live::{Brief, Making};
-use crate::proxy::traffic::{Asked, Errand};
-use crate::proxy::turn::drafts::Draft;
+use crate::proxy::state::notes::{key, note_event};
+use crate::proxy::traffic::{Asked, Errand, begin_errand, moves_nothing};
 use crate::proxy::{App, state::headers};
 use crate::store::{Batch, Event};
 use crate::summarizer::{self, Job};

@@ -1,9 +1,6 @@
 //! Digests of large results: a small model condenses each result that is about to be evicted, before the request is sent on.
 //! The request waits for them only so long, all together; what is not ready by then, or of no use, is a preview.
 
-use crate::proxy::servers::window_of;
-use crate::proxy::traffic::moves_nothing;
-use crate::proxy::turn::slots::slots;
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -16,6 +13,8 @@ use serde_json::json;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
+use super::drafts::Draft;
+use super::slots::slots;
 use crate::clock::now_ms;
 use crate::conversation::Role;
 use crate::conversation::edit::Rule;
@@ -24,9 +23,9 @@ use crate::measure::ModelKey;
 use crate::plan::{Action, Plan};
 use crate::preview::Pointer;
 use crate::proxy::App;
+use crate::proxy::servers::window_of;
 use crate::proxy::state::headers;
-use crate::proxy::traffic::Asked;
-use crate::proxy::turn::drafts::Draft;
+use crate::proxy::traffic::{Asked, moves_nothing};
 use crate::store::{Batch, Event};
 use crate::summarizer::digest::{self, Answer, Job};
 use crate::upstream::{ChatOptions, Upstream};

@@ -1,13 +1,6 @@
 //! What the planner asks for until a prompt fits ([`crate::plan::fit`]): views are made, models are asked for what they write, and
 //! what would be sent is counted.
 
-use crate::proxy::state::view::make_view;
-use crate::proxy::turn::brief::not_summarized;
-use crate::proxy::turn::brief::{brief_at_hand, written};
-use crate::proxy::turn::digest::digests;
-use crate::proxy::turn::drafts::Draft;
-use crate::proxy::turn::drafts::Drafted;
-use crate::proxy::turn::guard::noted;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,6 +8,10 @@ use futures_util::FutureExt as _;
 use tracing::{debug, warn};
 
 use super::attempt::{Attempt, bytes_of};
+use super::brief::{brief_at_hand, not_summarized, written};
+use super::digest::digests;
+use super::drafts::{Draft, Drafted};
+use super::guard::noted;
 use super::situation::Situation;
 use crate::apply::{Applied, Words};
 use crate::conversation::edit::{Edit, View};
@@ -26,6 +23,7 @@ use crate::plan::rewrite::{self, Out};
 use crate::plan::{Action, Facts, Plan, Regions, Strategy};
 use crate::proxy::state::gauge::UNKNOWN_WINDOW;
 use crate::proxy::state::live::Brief;
+use crate::proxy::state::view::make_view;
 use crate::proxy::{App, Error};
 use crate::recall;
 use crate::wire::json;

@@ -1,5 +1,10 @@
 //! A request that is being planned, and the view that comes of it.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
 use super::situation::Situation;
 use crate::conversation::Tokens;
 use crate::conversation::edit::View;
@@ -13,9 +18,6 @@ use crate::proxy::state::view::Subject;
 use crate::recall;
 use crate::store::Original;
 use crate::wire::openai_chat::Request;
-use bytes::Bytes;
-use std::collections::HashMap;
-use std::sync::Arc;
 
 /// What planning goes on with.
 pub(in crate::proxy) struct Draft<'a> {

@@ -1,12 +1,12 @@
 //! What is known of a reply before it is there, for a client that is waiting.
 
-use crate::proxy::turn::save::mark_record;
 use std::sync::Arc;
 
 use http::HeaderMap;
 use parking_lot::Mutex;
 
 use super::prepared::Prepared;
+use super::save::mark_record;
 use crate::conversation::Digest;
 use crate::proxy::App;
 

@@ -1,6 +1,5 @@
 //! The guardrails' edge: what a conversation has taken is counted, and [`crate::guard`] is asked before a request is planned.
 
-use crate::proxy::state::notes::note_event;
 use serde_json::{Value, json};
 use tracing::warn;
 
@@ -16,6 +15,7 @@ use crate::guard::books::{Books, Spent};
 use crate::guard::triggers::{self, Pace};
 use crate::guard::{ceiling, loops};
 use crate::proxy::state::live::{Live, Misses, Spend, kept};
+use crate::proxy::state::notes::note_event;
 use crate::proxy::{App, Error};
 use crate::store::Original;
 use crate::wire::openai_chat::Request;

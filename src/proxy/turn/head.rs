@@ -1,16 +1,15 @@
 //! What stands before the messages of a prompt.
 
-use crate::proxy::turn::admission::admit;
-use crate::proxy::turn::recall::offer::{offer_done, tool_for};
-use crate::proxy::turn::system::index_system;
+use std::sync::Arc;
+
 use bytes::Bytes;
 
-use super::admission::Admitted;
+use super::admission::{Admitted, admit};
+use super::recall::offer::{offer_done, tool_for};
 use super::situation::Situation;
-use super::system::Indexed;
+use super::system::{Indexed, index_system};
 use crate::proxy::{App, Error};
 use crate::wire::openai_chat::Request;
-use std::sync::Arc;
 
 /// What stands before the messages of a prompt: the client's tools and instructions, by index where that is asked for, and the
 /// tools of ours.

@@ -1,28 +1,24 @@
 //! What the record knows of a request's history: which conversation it continues, the view that was remembered or made ahead
 //! for it, and the bytes that its messages had before.
 
-use crate::proxy::state::live::Switched;
-use crate::proxy::state::notes::key;
-use crate::proxy::state::sent::client_marks;
-use crate::proxy::state::whose::whose_is;
-use crate::proxy::turn::place::has_form_of_id;
-use crate::proxy::turn::place::place;
-use crate::proxy::turn::spelling::settle;
 use std::sync::Arc;
 
 use http::HeaderMap;
 use tracing::debug;
 
 use super::attempt::{Attempt, fingerprint};
-use super::place::{Place, is_talk, tagged_name};
+use super::place::{Place, has_form_of_id, is_talk, place, tagged_name};
+use super::spelling::settle;
 use crate::config::Resolved;
 use crate::conversation::align::Alignment;
 use crate::conversation::edit::View;
 use crate::conversation::{Digest, Message, Role};
 use crate::measure::{Known, ModelKey};
 use crate::proxy::state::headers;
-use crate::proxy::state::live::Ahead;
-use crate::proxy::state::whose::{Kin, Whose};
+use crate::proxy::state::live::{Ahead, Switched};
+use crate::proxy::state::notes::key;
+use crate::proxy::state::sent::client_marks;
+use crate::proxy::state::whose::{Kin, Whose, whose_is};
 use crate::proxy::{App, Error};
 use crate::recall;
 use crate::store::Located;

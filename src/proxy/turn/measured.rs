@@ -1,36 +1,30 @@
 //! What a request weighs, and what people want of its conversation: the facts that it is planned by. A prompt that comes near a
 //! line is counted; of any other, what was reported stands and what is new is estimated.
 
-use crate::proxy::state::standing::Held;
-use crate::proxy::state::standing::{held, standing_of};
-use crate::proxy::turn::admission::cost_of_hidden_calls;
-use crate::proxy::turn::draft::shares;
-use crate::proxy::turn::history::known;
-use crate::proxy::turn::rules::Ruled;
-use crate::proxy::turn::rules::{put_rules, scope};
-use crate::proxy::turn::steering::Granted;
-use crate::proxy::turn::steering::grant;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use tracing::warn;
 
+use super::admission::cost_of_hidden_calls;
 use super::attempt::{Attempt, bytes_of};
-use super::draft::exact;
+use super::draft::{exact, shares};
+use super::drafts::Draft;
 use super::head::Head;
+use super::history::known;
+use super::rules::{Ruled, put_rules, scope};
 use super::situation::Situation;
+use super::steering::{Granted, grant};
 use crate::conversation::Tokens;
 use crate::conversation::edit::View;
 use crate::measure::{self, Sureness, spread, tokens};
-use crate::plan::emergency;
 use crate::plan::rewrite::{self, Out};
-use crate::plan::{self, Facts, Lines, Policy, Regions};
+use crate::plan::{self, Facts, Lines, Policy, Regions, emergency};
 use crate::proxy::App;
 use crate::proxy::state::gauge::Marks;
 use crate::proxy::state::scope::Scope;
-use crate::proxy::state::standing::Standing;
-use crate::proxy::turn::drafts::Draft;
+use crate::proxy::state::standing::{Held, Standing, held, standing_of};
 use crate::wire::openai_chat::Request;
 
 /// Share of the first line from which a prompt is counted instead of estimated.

@@ -38,27 +38,27 @@ pub(super) mod system;
 pub(super) mod task;
 pub(super) mod titles;
 
-use crate::proxy::servers::upstream_of;
-use crate::proxy::state::notes::note_event;
-use crate::proxy::traffic::using;
-use crate::proxy::turn::account::{account, refused_twice};
-use crate::proxy::turn::attempt::Attempt;
-use crate::proxy::turn::plainly::or_plainly;
-use crate::proxy::turn::prefix::note_sent;
-use crate::proxy::turn::prepare::prepare;
-use crate::proxy::turn::prepared::Prepared;
-use crate::proxy::turn::refused::{learned, read_refusal, send};
-use crate::proxy::turn::retold::retold;
-use crate::proxy::turn::save::{mark_record, save};
-use crate::proxy::turn::task::{note_task, take_task};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use account::{account, refused_twice};
+use attempt::Attempt;
 use bytes::{Bytes, BytesMut};
+use early::Early;
 use futures_util::{FutureExt as _, StreamExt as _};
 use http::request::Parts;
 use http::{HeaderMap, Response};
+use plainly::or_plainly;
+use prefix::note_sent;
+use prepare::prepare;
+use prepared::Prepared;
+use refused::{learned, read_refusal, send};
+use relay::Answer;
+use retold::retold;
+use save::{mark_record, save};
 use serde_json::{Value, json};
+use streaming::{Books, Taker, streamed};
+use task::{note_task, take_task};
 use tracing::{info, warn};
 
 use super::state::headers;
@@ -66,13 +66,13 @@ use super::{App, Error, aside};
 use crate::config::Response as GuardResponse;
 use crate::guard::small;
 use crate::plain;
+use crate::proxy::servers::upstream_of;
+use crate::proxy::state::notes::note_event;
+use crate::proxy::traffic::using;
 use crate::upstream::event::Content;
 use crate::upstream::{Reply, Upstream};
 use crate::wire::openai_chat;
 use crate::wire::reply::said;
-use early::Early;
-use relay::Answer;
-use streaming::{Books, Taker, streamed};
 
 /// A reply that is not streamed is read whole before it is passed on, up to this size; a larger one is relayed as it
 /// comes.

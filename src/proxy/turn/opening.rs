@@ -2,13 +2,13 @@
 //! shapes, whole replies come where a stream was asked for, and streams where none was. While nothing has been told to the
 //! client, an error gets the status that it should have had, and a reply the form that was asked for.
 
-use crate::proxy::state::headers;
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use http::{HeaderValue, header};
 use serde_json::{Value, json};
 
 use super::{LARGEST_BUFFERED, read_up_to};
+use crate::proxy::state::headers;
 use crate::proxy::{Error, aside};
 use crate::upstream::event::{Content, Event, Events, Says};
 use crate::upstream::{Reply, overflow};

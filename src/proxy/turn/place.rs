@@ -5,16 +5,15 @@
 //! acts on it. A history with replies goes on where the record has it with its first reply, if it is of the same program, session
 //! and system prompt ([`super::whose`]); or it is the one that waits for its second request.
 
-use crate::proxy::state::whose::{kin, whose_is};
-use crate::proxy::turn::recall::offer::woven;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::HeaderMap;
 
+use super::recall::offer::woven;
 use crate::conversation::{Digest, Message, Role, chain};
 use crate::proxy::state::scope;
-use crate::proxy::state::whose::{Kin, Whose};
+use crate::proxy::state::whose::{Kin, Whose, kin, whose_is};
 use crate::proxy::{App, Error};
 use crate::recall;
 use crate::store::Located;

@@ -2,18 +2,16 @@
 //! a session does not end with it. Only where the server takes that, the client sees it; else it gets the server's own words for
 //! what it sent.
 
-use crate::proxy::turn::prefix::note_sent;
-use crate::proxy::turn::refused::send;
-use crate::proxy::turn::situation::SAID_PLAINLY;
-use crate::proxy::turn::situation::asked;
 use std::sync::Arc;
 
 use http::StatusCode;
 use http::request::Parts;
 use tracing::{info, warn};
 
+use super::prefix::note_sent;
 use super::prepared::Prepared;
-use super::refused::error_body;
+use super::refused::{error_body, send};
+use super::situation::{SAID_PLAINLY, asked};
 use crate::conversation::Plainness;
 use crate::plain;
 use crate::plan::plain::plain as said_plainly;

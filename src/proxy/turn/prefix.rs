@@ -3,12 +3,6 @@
 //! before, and says the same to every model, is forwarded with the bytes it had then, so that a client which moves incidental
 //! bytes about does not throw the cache away.
 
-use crate::proxy::state::live::Switched;
-use crate::proxy::state::sent::Item;
-use crate::proxy::state::sent::Prefix;
-use crate::proxy::state::sent::Sent;
-use crate::proxy::state::sent::compare;
-use crate::proxy::state::sent::mark;
 use std::time::Instant;
 
 use super::prepared::Prepared;
@@ -16,6 +10,8 @@ use crate::conversation::{Role, Tokens};
 use crate::measure::tokens;
 use crate::plan::rewrite::Out;
 use crate::proxy::App;
+use crate::proxy::state::live::Switched;
+use crate::proxy::state::sent::{Item, Prefix, Sent, compare, mark};
 use crate::upstream::Upstream;
 
 /// Notes what is about to be forwarded. Returns what it has in common with the last prompt of its conversation.

@@ -2,17 +2,6 @@
 //! before its messages ([`Head`]), what it weighs ([`Measured`]), the plan and its view ([`Planned`]), and the request as it is
 //! sent ([`Prepared`]).
 
-use crate::proxy::turn::attempt::Attempt;
-use crate::proxy::turn::attempt::in_order;
-use crate::proxy::turn::attempt::layers;
-use crate::proxy::turn::draft::drafted;
-use crate::proxy::turn::head::Head;
-use crate::proxy::turn::head::head;
-use crate::proxy::turn::history::known;
-use crate::proxy::turn::measured::{measured, uncounted};
-use crate::proxy::turn::prepared::Prepared;
-use crate::proxy::turn::rules::Ruled;
-use crate::proxy::turn::situation::situation;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -21,24 +10,26 @@ use http::HeaderMap;
 use tracing::debug;
 
 use super::admission::advice;
-use super::gauge;
-use super::history::History;
-use super::measured::{Measured, Wishes};
-use super::retold;
-use super::situation::Situation;
+use super::attempt::{Attempt, in_order, layers};
+use super::draft::drafted;
+use super::drafts::{Draft, Drafted, Settled};
+use super::head::{Head, head};
+use super::history::{History, known};
+use super::measured::{Measured, Wishes, measured, uncounted};
+use super::prepared::Prepared;
+use super::rules::Ruled;
+use super::situation::{Situation, situation};
 use super::system::Indexed;
+use super::{gauge, retold};
 use crate::conversation::edit::{Edit, Rule, View};
 use crate::conversation::{Message, Role};
 use crate::guard::triggers::Pace;
 use crate::measure::Sureness;
 use crate::plan::{self, Facts, Lines, Plan, Regions};
 use crate::proxy::state::gauge::reasons;
-use crate::proxy::state::standing::{self};
-use crate::proxy::turn::drafts::Draft;
-use crate::proxy::turn::drafts::Drafted;
-use crate::proxy::turn::drafts::Settled;
+use crate::proxy::state::standing;
 use crate::proxy::{App, Error};
-use crate::recall::missed::{self};
+use crate::recall::missed;
 use crate::upstream::Upstream;
 use crate::wire::openai_chat::Request;
 

@@ -1,19 +1,12 @@
 //! A request as it is sent, and all that is told and kept of it.
 
-use crate::proxy::state::gauge::UNKNOWN_WINDOW;
-use crate::proxy::state::headers;
-use crate::proxy::state::live::Switched;
-use crate::proxy::state::scope::Scope;
-use crate::proxy::state::sent::Prefix;
-use crate::proxy::state::standing::Held;
-use crate::proxy::state::standing::Standing;
-use crate::proxy::turn::rules::Ruled;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 
 use super::admission::Admitted;
+use super::rules::Ruled;
 use super::system::Indexed;
 use super::titles::title;
 use crate::config::{Gauge, Resolved};
@@ -23,6 +16,12 @@ use crate::measure::window::Window;
 use crate::measure::{self, Known, ModelKey, Sureness, own};
 use crate::plan::rewrite::Out;
 use crate::plan::{Lines, Regions};
+use crate::proxy::state::gauge::UNKNOWN_WINDOW;
+use crate::proxy::state::headers;
+use crate::proxy::state::live::Switched;
+use crate::proxy::state::scope::Scope;
+use crate::proxy::state::sent::Prefix;
+use crate::proxy::state::standing::{Held, Standing};
 use crate::proxy::state::view::Subject;
 use crate::recall::missed::Missed;
 use crate::store::{Located, Original};

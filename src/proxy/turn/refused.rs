@@ -1,10 +1,6 @@
 //! What a server's refusal means: a prompt that is too long, a pool that is full, or something else whose words only sound like
 //! it. What it teaches for other requests is for `measure::windows` to say.
 
-use crate::proxy::state::headers;
-use crate::proxy::state::notes::note_event;
-use crate::proxy::turn::account::{note_window, pass_refusal};
-use crate::proxy::turn::slots::only_holder;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,11 +11,15 @@ use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
 use tracing::{info, warn};
 
+use super::account::{note_window, pass_refusal};
 use super::attempt::Attempt;
 use super::prepared::Prepared;
+use super::slots::only_holder;
 use super::{opening, path_of, read_up_to};
 use crate::conversation::Tokens;
 use crate::plan::emergency::Refusal;
+use crate::proxy::state::headers;
+use crate::proxy::state::notes::note_event;
 use crate::proxy::{App, Error};
 use crate::upstream::event::Content;
 use crate::upstream::{ChatOptions, Flavor, Kind, Reply, Upstream, overflow};

@@ -3,7 +3,6 @@
 //! request once more with lines in their place, and what it said of itself is remembered. So does one that wants no two
 //! replies in a row at the end.
 
-use crate::proxy::turn::refused::send;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,7 +12,7 @@ use serde_json::Value;
 use tracing::{info, warn};
 
 use super::prepared::Prepared;
-use super::refused::{error_body, is_too_long};
+use super::refused::{error_body, is_too_long, send};
 use crate::conversation::{Conversation, Message, Role, Tokens};
 use crate::measure::tokens;
 use crate::proxy::{App, Error};

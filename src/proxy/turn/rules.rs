@@ -1,13 +1,13 @@
 //! The rules of a project in a new conversation: it begins with them as pins, so that they hold through every fold and can be taken
 //! back there.
 
-use crate::proxy::state::standing::held;
 use std::sync::Arc;
 
 use http::HeaderMap;
 use serde_json::json;
 
 use super::class::Class;
+use super::drafts::Draft;
 use super::history::History;
 use crate::clock::now_ms;
 use crate::conversation::Tokens;
@@ -16,8 +16,7 @@ use crate::pinned;
 use crate::plan::{self, Facts};
 use crate::proxy::App;
 use crate::proxy::state::scope::Scope;
-use crate::proxy::state::standing::{ALL_PINS, LARGEST_PIN, Pinned, Standing, What};
-use crate::proxy::turn::drafts::Draft;
+use crate::proxy::state::standing::{ALL_PINS, LARGEST_PIN, Pinned, Standing, What, held};
 use crate::store::{Event, Rule};
 
 /// The rules that a new conversation begins with.

@@ -1,10 +1,6 @@
 //! What a prepared request leaves in the record: originals, messages, the view, events, the conversation's gauge. Nothing
 //! leaves the prompt before it is durable here.
 
-use crate::proxy::state::gauge::Parts;
-use crate::proxy::state::gauge::regions;
-use crate::proxy::turn::guard::remember;
-use crate::proxy::turn::in_record;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -14,22 +10,22 @@ use serde_json::{Value, json};
 use tracing::warn;
 
 use super::class::Class;
-use super::gauge;
+use super::guard::remember;
 use super::prepared::Prepared;
+use super::{gauge, in_record};
 use crate::clock::now_ms;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Message, Role, Tokens};
 use crate::guard::triggers::{Folded, Pace};
-use crate::passage;
-use crate::plain;
 use crate::plan::Lines;
-use crate::proxy::state::gauge::Gauge;
+use crate::proxy::state::gauge::{Gauge, Parts, regions};
 use crate::proxy::state::headers;
 use crate::proxy::state::live::Kept;
 use crate::proxy::state::scope::Scope;
 use crate::proxy::{App, Error};
 use crate::store::{Batch, ConversationUpdate, Event, Node};
 use crate::upstream::Upstream;
+use crate::{passage, plain};
 
 /// Makes originals, messages and the view durable, before a view without them is sent. What needs no waiting is
 /// queued.

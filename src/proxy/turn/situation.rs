@@ -1,27 +1,25 @@
 //! What a request stands on, resolved once and never asked again: the window, the policy, what the record knows of its
 //! history, and what its prompt can be counted with. Nothing is measured here yet.
 
-use crate::proxy::servers::{window_of, window_without_loading};
-use crate::proxy::state::live::Switched;
-use crate::proxy::state::notes::key;
-use crate::proxy::turn::guard::{guard, pace};
-use crate::proxy::turn::history::history;
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use http::HeaderMap;
 
 use super::attempt::Attempt;
-use super::guard::Note;
-use super::history::History;
+use super::guard::{Note, guard, pace};
+use super::history::{History, history};
 use crate::config::{ModelHints, Resolved};
 use crate::conversation::{Message, Plainness, Tokens, repair};
 use crate::guard::triggers::Pace;
 use crate::measure::window::Window;
 use crate::measure::{ModelKey, own, shown};
 use crate::plan::Policy;
+use crate::proxy::servers::{window_of, window_without_loading};
 use crate::proxy::state::gauge::UNKNOWN_WINDOW;
 use crate::proxy::state::headers;
+use crate::proxy::state::live::Switched;
+use crate::proxy::state::notes::key;
 use crate::proxy::{App, Error};
 use crate::store::ConversationRow;
 use crate::upstream::Upstream;

@@ -1,14 +1,15 @@
 //! A message that was answered before, and says the same to every model, is forwarded with the bytes it had then, so that a client
 //! which moves incidental bytes about does not throw the server's cache away.
 
+use bytes::Bytes;
+use tracing::debug;
+
 use crate::conversation::spelling::{Reasoning, same_step};
 use crate::conversation::{Digest, Message, Role, chain, repair, step};
 use crate::proxy::App;
 use crate::proxy::state::sent::own_bytes;
 use crate::store::Located;
 use crate::wire::openai_chat::{self, Request};
-use bytes::Bytes;
-use tracing::debug;
 
 /// Gives the known messages of a request the bytes that they had before, where no model sees the difference: what the
 /// server's cache holds. What came since the newest reply is as the client sends it now, and so is each step that says anything

@@ -1,7 +1,6 @@
 //! A view that a person changed: a message in full again, a result out of the prompt, another brief; and the changes that wait until
 //! a request rewrites something anyway. What it costs and whether it is made at once is for `desk`.
 
-use crate::proxy::state::view::make_view;
 use std::sync::Arc;
 
 use crate::apply::Words;
@@ -11,7 +10,7 @@ use crate::pinned;
 use crate::plan::{Action, Plan};
 use crate::proxy::state::standing::{Standing, text};
 use crate::proxy::state::steer::Steer;
-use crate::proxy::state::view::Subject;
+use crate::proxy::state::view::{Subject, make_view};
 use crate::proxy::{App, Error};
 use crate::store::Original;
 

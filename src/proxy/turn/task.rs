@@ -1,7 +1,6 @@
 //! What a conversation is for: the request's header says it, or the name of its model (`qwen3:8b#debug`), or the config, or what
 //! a person said first.
 
-use crate::proxy::state::notes::note_event;
 use bytes::Bytes;
 use http::HeaderMap;
 use serde_json::json;
@@ -11,6 +10,7 @@ use super::prepared::Prepared;
 use crate::config::TASK_AUTO;
 use crate::conversation::task;
 use crate::proxy::state::headers;
+use crate::proxy::state::notes::note_event;
 use crate::proxy::{App, Error};
 use crate::wire::json as spelled;
 use crate::wire::openai_chat::Request;

@@ -2,8 +2,6 @@
 //! what left the prompt: never another conversation, no message that a conversation of this name had before and this history has
 //! not, never a file.
 
-use crate::proxy::state::notes::note_event;
-use crate::proxy::turn::asking::ask_within;
 use std::collections::HashSet;
 
 use serde_json::json;
@@ -14,6 +12,8 @@ use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Message, Role, Tokens};
 use crate::passage::{Filled, Found as Passage, Said, fill};
 use crate::proxy::App;
+use crate::proxy::state::notes::note_event;
+use crate::proxy::turn::asking::ask_within;
 use crate::proxy::turn::prepared::Prepared;
 use crate::recall::{self, Asked, Page, Reference, Span, page};
 use crate::store::{self, Batch, Event, Hit, blocking, original_id};

@@ -14,15 +14,11 @@ pub(in crate::proxy) mod offer;
 mod stream;
 mod told;
 
-use crate::proxy::turn::account::account;
-use crate::proxy::turn::completed::done_within;
-use crate::proxy::turn::prefix::note_recalled;
-use crate::proxy::turn::recall::lookup::recalled;
-use crate::proxy::turn::recall::told::told_of_tools;
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use filter::{Call, Filter, call_json};
 use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 use tracing::{debug, info, warn};
@@ -30,11 +26,14 @@ use tracing::{debug, info, warn};
 use super::prepared::Prepared;
 use super::replied::Keeper;
 use super::{opening, refused, relay};
-use crate::admission;
 use crate::clock::now_ms;
 use crate::conversation::{Digest, Tokens, repair};
-use crate::measure;
 use crate::plan::rewrite::Out;
+use crate::proxy::turn::account::account;
+use crate::proxy::turn::completed::done_within;
+use crate::proxy::turn::prefix::note_recalled;
+use crate::proxy::turn::recall::lookup::recalled;
+use crate::proxy::turn::recall::told::told_of_tools;
 use crate::proxy::{App, Error, aside};
 use crate::recall::{self, done};
 use crate::store::{Batch, Event, Recalled};
@@ -42,7 +41,7 @@ use crate::upstream::event::Says;
 use crate::upstream::{ChatOptions, Reply, Upstream};
 use crate::usage::Reported;
 use crate::wire::{json as spelled, openai_chat, reply};
-use filter::{Call, Filter, call_json};
+use crate::{admission, measure};
 
 pub(in crate::proxy) use filter::answered::Answered;
 

@@ -1,17 +1,17 @@
 //! What a reply is told of the client's tools where these are named by index.
 
-use crate::admission::Answer;
-use crate::admission::taught;
+use std::collections::HashSet;
+
+use serde_json::json;
+use tracing::debug;
+
+use crate::admission::{Answer, taught};
 use crate::clock::now_ms;
 use crate::conversation::Tokens;
 use crate::proxy::App;
 use crate::proxy::turn::prepared::Prepared;
 use crate::proxy::turn::recall::Answered;
-use crate::store::Batch;
-use crate::store::Event;
-use serde_json::json;
-use std::collections::HashSet;
-use tracing::debug;
+use crate::store::{Batch, Event};
 
 /// The answer to a call that is answered here, and the tools that it tells of.
 pub(in crate::proxy) fn told_of_tools(
