@@ -18,7 +18,7 @@ use crate::conversation::{Conversation, Digest, Message, Tokens, step};
 use crate::plan::{Cost, Facts};
 pub use belief::Sample;
 use belief::{Belief, Row};
-use items::{Item, Items};
+use items::{Edited, Item, Items};
 
 /// Messages whose rows are kept.
 const REMEMBERED: usize = 1 << 14;
@@ -101,9 +101,31 @@ impl Estimates {
         items.map(|row| belief.middle(row)).facts(0, 0.0, mean)
     }
 
-    /// What there is to learn from once the server has counted this view.
+    /// What there is to learn from once the server has counted this view. Summed up message by message: at that time the record may
+    /// still hold all texts of a large request.
     pub fn sample(&self, conversation: &Conversation, view: &View, known: Option<Known>) -> Sample {
-        self.parts(conversation, view, known).sample
+        let body = &conversation.body;
+        let known = known.filter(|k| (1..=body.len()).contains(&k.messages));
+        let put: Vec<Row> = view.edits.iter().map(|edit| put_in_place(conversation, edit)).collect();
+        let edited = Edited::of(view, &put);
+        let (system, tools) = self.head(conversation);
+        // The whole, and the beginning that was counted.
+        let upto = [body.len(), known.map_or(0, |known| known.messages)];
+        let mut sums = upto.map(|upto| edited.brief(upto));
+        let last_user = step::last_user(body).unwrap_or(0);
+        let rows = body.chunks(AT_A_LOOK).flat_map(|some| self.rows(some));
+        for (at, (message, item)) in body.iter().zip(rows).enumerate() {
+            let said = (at > last_user && !message.reasoning.is_empty()).then(|| with_reasoning(&item, message));
+            let item = said.as_ref().unwrap_or(&item);
+            for (sum, upto) in sums.iter_mut().zip(upto) {
+                if at < upto {
+                    *sum = *sum + edited.cost(at, item, upto);
+                }
+            }
+        }
+        let [all, counted] = sums.map(|sum| system + tools + sum);
+        let Some(known) = known else { return Sample { new: all, counted: 0 } };
+        Sample { new: (all - counted).without(left(conversation, known.messages)), counted: known.tokens }
     }
 
     /// The middle costs of each message of the body.
@@ -164,7 +186,8 @@ impl Estimates {
         Parts { items, sample: Sample { new, counted: known.tokens }, counted: Some(known.messages), left }
     }
 
-    fn items<'a>(&self, conversation: &Conversation, view: &'a View) -> Items<'a, Row> {
+    /// What system prompt and tools hold.
+    fn head(&self, conversation: &Conversation) -> (Row, Row) {
         let whole = |m: &Message| {
             let item = self.message(m);
             item.calls.iter().fold(item.text + item.media, |sum, c| sum + *c)
@@ -174,11 +197,16 @@ impl Estimates {
             let size = tokens::size(&spelled(raw));
             Row::text(size).at(DEFINITIONS.0, DEFINITIONS.1) + Row::preamble(TOOLS_PREAMBLE)
         });
+        (system, tools)
+    }
+
+    fn items<'a>(&self, conversation: &Conversation, view: &'a View) -> Items<'a, Row> {
+        let (system, tools) = self.head(conversation);
         let rows = conversation.body.chunks(AT_A_LOOK).flat_map(|some| self.rows(some));
         let mut body: Vec<Item<Row>> = rows.map(Arc::unwrap_or_clone).collect();
         let last_user = step::last_user(&conversation.body).unwrap_or(0);
         for (item, message) in body.iter_mut().zip(&conversation.body).skip(last_user + 1) {
-            item.text = item.text + reasoning(message);
+            *item = with_reasoning(item, message);
         }
         let edits = view.edits.iter().map(|edit| put_in_place(conversation, edit)).collect();
         Items { system, tools, body, view, edits }
@@ -226,6 +254,11 @@ fn said(text: &str) -> Row {
 /// A call.
 fn call(name: &str, arguments: &str) -> Row {
     Row::text(tokens::size(name) + tokens::size(arguments)) + Row::part()
+}
+
+/// A message of a turn that goes on.
+fn with_reasoning(item: &Item<Row>, message: &Message) -> Item<Row> {
+    Item { text: item.text + reasoning(message), ..item.clone() }
 }
 
 /// Reasoning of which nobody knows whether the template keeps it.
