@@ -5,6 +5,7 @@
 //! - [`plan`]: what should change, one file a rule; it returns a [`plan::Plan`] with its reasons.
 //! - [`apply`]: makes a plan into the edits of a new view, with [`preview`], [`brief`], [`pinned`] and [`unwrap`].
 //! - [`admission`]: which of a client's tools stand in the prompt in full, and how the others are named, told and called.
+//! - [`export`]: a conversation as a file for somebody to keep.
 //! - [`question`], [`completion`]: what a model is asked about an original; what stands of a task that is done.
 //! - [`recall`]: the tool by which a model gets an original back: its definition, arguments and pages; [`passage`]: the search.
 //!
@@ -37,6 +38,7 @@ pub mod apply;
 pub mod brief;
 pub mod completion;
 pub mod conversation;
+pub mod export;
 pub mod passage;
 pub mod pinned;
 pub mod plan;
