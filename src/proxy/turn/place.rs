@@ -25,6 +25,9 @@ const ALIKE: usize = 1024;
 /// Messages without a reply that may be a person's first words and what a client puts around them; more are a history of their own.
 const FIRST_WORDS: usize = 5;
 
+/// Of these, those that are looked at for one that was never answered.
+const CUT_OFF: usize = 8;
+
 /// What stands between a seed and what tells its chain from those that begin alike.
 const TAG: &str = "\n\n+";
 
@@ -216,19 +219,28 @@ impl App {
     }
 
     /// The chain of first words that a client sent in the same session a moment ago, and that nobody has answered since: it tries
-    /// again. Without a session of the client's, nobody can tell that from another chat.
+    /// again. Without a session of the client's, nobody can tell that from another chat, unless what was to answer it was killed.
     async fn sent_again(&self, asked: &Asked<'_>, request: &Request) -> Result<Option<Found>, Error> {
-        if !asked.whose.names_session() {
+        let named = asked.whose.names_session();
+        if named {
+            self.store.flush().await;
+        } else if self.store.locate(&[asked.root])?.is_none() {
             return Ok(None);
         }
-        self.store.flush().await;
-        for seed in self.seeds_alike(asked, request, &HeaderMap::new())? {
+        let most = if named { usize::MAX } else { CUT_OFF };
+        for seed in self.seeds_alike(asked, request, &HeaderMap::new())?.into_iter().take(most) {
             let found = self.waits(&seed, request, asked)?;
-            if let Some(found) = found.filter(|found| found.kin == Kin::Same) {
+            if let Some(found) = found.filter(|found| found.kin == Kin::Same && (named || self.was_cut_off(found))) {
                 return Ok(Some(found));
             }
         }
         Ok(None)
+    }
+
+    /// Whether a conversation that waits for its second request was sent by an earlier process alone, and never answered: what was
+    /// forwarded for it is forwarded again, whatever is believed of its size by now.
+    fn was_cut_off(&self, found: &Found) -> bool {
+        self.lives.with(&found.located.conversation, |live| live.last.is_none()) && self.replied(found).is_none()
     }
 
     /// What makes the chains of histories that begin like this one, the last active first; the one without a tag, and those of
