@@ -50,6 +50,7 @@ use crate::upstream::Upstream;
 use crate::usage::Metrics;
 pub use crate::wire::dialect::Dialect;
 pub use crate::wire::dialect::ollama::embed::Embeds;
+use crate::wire::known;
 use ahead::background::Tasks;
 use aside::Aside;
 use live::LiveConversations;
@@ -93,6 +94,8 @@ pub struct App {
     traffic: Arc<Traffic>,
     /// Policies by model, profile header, what the server has loaded, and task.
     policies: Mutex<Policies>,
+    /// Long requests that the next ones go on from.
+    read: Mutex<known::Kept>,
 }
 
 impl App {
@@ -119,6 +122,7 @@ impl App {
             places: Mutex::default(),
             traffic: Arc::default(),
             policies: Mutex::default(),
+            read: Mutex::default(),
         }
     }
 

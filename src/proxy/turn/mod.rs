@@ -45,7 +45,7 @@ use super::{App, Body, Error, aside};
 use crate::plain;
 use crate::upstream::event::Content;
 use crate::upstream::{Reply, Upstream};
-use crate::wire::openai_chat;
+use crate::wire::known;
 use crate::wire::reply::said;
 use prepare::{Attempt, Prepared};
 use relay::{Answer, Books, Taker};
@@ -131,7 +131,10 @@ impl App {
         headers: &HeaderMap,
         early: &Early,
     ) -> Result<(Arc<Upstream>, Prepared), Error> {
-        let mut request = openai_chat::parse(&body)?;
+        // Taken out while it is read on, so that nobody waits.
+        let before = self.read.lock().take(&body);
+        let (mut request, known) = known::parse(&body, before)?;
+        self.read.lock().put(known);
         early.read(request.stream);
         self.take_task(&mut request, headers).boxed().await?;
         let upstream = self.upstream_of(&request.model).boxed().await?;
