@@ -72,6 +72,7 @@ use crate::upstream::Upstream;
 use crate::usage::Metrics;
 pub use crate::wire::dialect::Dialect;
 pub use crate::wire::dialect::ollama::embed::Embeds;
+use crate::wire::known;
 use ahead::background::Tasks;
 use aside::Aside;
 use state::live::LiveConversations;
@@ -117,6 +118,8 @@ pub struct App {
     after: fn(&Arc<App>, turn::account::Accounted),
     /// Policies by model, profile header, what the server has loaded, and task.
     policies: Mutex<Policies>,
+    /// Long requests that the next ones go on from.
+    read: Mutex<known::Kept>,
 }
 
 impl App {
@@ -144,6 +147,7 @@ impl App {
             traffic: Arc::default(),
             after: ahead::begin,
             policies: Mutex::default(),
+            read: Mutex::default(),
         }
     }
 

@@ -16,6 +16,9 @@ const PAIRS: usize = 2000;
 /// Pairs that share a proxy with its record.
 const TOGETHER: usize = 25;
 
+/// A header in which each side says its name: windowsill takes it for nothing, and hands it on with all that it asks for that side.
+const SIDE: &str = "x-side";
+
 /// What two histories have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kin {
@@ -88,7 +91,8 @@ fn pair(seed: u64, dice: &mut Dice) -> (Kin, bool, [Side; 2]) {
     let sides = ["alpha", "omega"].map(|name| {
         let secret = format!("secret{seed}{name}");
         let second = name == "omega";
-        let mut headers: Vec<(&'static str, String)> = vec![("User-Agent", "asker/1.0".into())];
+        let mut headers: Vec<(&'static str, String)> =
+            vec![("User-Agent", "asker/1.0".into()), (SIDE, format!("{seed}{name}"))];
         let mut system = "You answer questions. Be brief.\nToday is Friday.".to_owned();
         match apart {
             Some(0) => headers.push(("Authorization", format!("Bearer {name}-{seed}"))),
@@ -112,6 +116,23 @@ fn pair(seed: u64, dice: &mut Dice) -> (Kin, bool, [Side; 2]) {
     (kin, apart.is_some(), sides)
 }
 
+/// What is secret in a text.
+fn secrets(text: &str) -> BTreeSet<&str> {
+    text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| word.starts_with("secret")).collect()
+}
+
+/// What a request says of another side than the one that it is made for. A count says for nobody: it may not have what two say, and
+/// the prompt that was counted says for whom it is.
+fn leak(seen: &Recorded) -> Option<String> {
+    let body = String::from_utf8_lossy(&seen.body);
+    let all = secrets(&body);
+    let wrong = match seen.header(SIDE) {
+        Some(side) => all.iter().any(|word| word.strip_prefix("secret") != Some(side)),
+        None => all.len() > usize::from(seen.path().ends_with("/input_tokens")),
+    };
+    wrong.then(|| format!("{} for {:?} has {all:?}: {body}", seen.path(), seen.header(SIDE)))
+}
+
 /// A server whose model repeats whatever is secret in what it reads, and looks for more with the tool that it is offered.
 fn curious(asks: &Arc<Mutex<Option<String>>>) -> Fake {
     let fake = Fake::start(Kind::LlamaServer, 2048);
@@ -119,9 +140,8 @@ fn curious(asks: &Arc<Mutex<Option<String>>>) -> Fake {
     fake.script(move |seen| {
         let body = String::from_utf8_lossy(&seen.body).into_owned();
         if seen.is_summary() {
-            let found = body.split(|c: char| !c.is_ascii_alphanumeric()).filter(|w| w.starts_with("secret"));
-            let found: BTreeSet<&str> = found.collect();
-            let said = format!("{SUMMARY}\nWhat matters: {}.", found.into_iter().collect::<Vec<_>>().join(", "));
+            let found = secrets(&body).into_iter().collect::<Vec<_>>().join(", ");
+            let said = format!("{SUMMARY}\nWhat matters: {found}.");
             let message = json!({"role": "assistant", "content": said});
             let prompt = tokens(&seen.json());
             return Play::Json(
@@ -132,7 +152,9 @@ fn curious(asks: &Arc<Mutex<Option<String>>>) -> Fake {
             );
         }
         let offered = seen.is_main() && body.contains(&format!("\"name\":\"{TOOL}\""));
-        match asks.lock().unwrap().take().filter(|_| offered && has_room(Kind::LlamaServer, 2048, &seen.json())) {
+        // What is counted before, or asked of the server beside it, does not take the question away.
+        let asks = asks.lock().unwrap().take_if(|_| offered && has_room(Kind::LlamaServer, 2048, &seen.json()));
+        match asks {
             Some(arguments) => Play::Json(200, whole_reply(seen, 0, "", &[("call_r", TOOL.into(), arguments)])),
             None => Play::Usual,
         }
@@ -152,7 +174,6 @@ struct Table {
     fake: Fake,
     proxy: TestProxy,
     asks: Arc<Mutex<Option<String>>>,
-    background: bool,
 }
 
 impl Table {
@@ -162,7 +183,7 @@ impl Table {
         let fake = curious(&asks);
         let toml = format!("[context]\nbackground = {background}\nfold_at = \"line\"\n");
         let proxy = TestProxy::with(&[fake.url()], &toml);
-        Table { fake, proxy, asks, background }
+        Table { fake, proxy, asks }
     }
 
     /// One request, and whether anything of it has words of the other side.
@@ -187,15 +208,8 @@ impl Table {
         side.ids.insert(answer.header("x-windowsill-conversation").unwrap_or_default().to_owned());
         let new = self.fake.after(before);
         seen.recalled.fetch_add(new.iter().filter(|s| s.is_main()).count() - 1, Ordering::Relaxed);
-        // What is made behind the other side's replies may come at any time, and has its own secret alone.
-        let has = |seen: &Recorded, secret: &str| String::from_utf8_lossy(&seen.body).contains(secret);
-        let leaks = |seen: &&Recorded| has(seen, &other.secret) && (!self.background || has(seen, &side.secret));
-        match new.iter().find(leaks) {
-            Some(seen) => {
-                Err(format!("{} has the other's secret: {}", seen.path(), String::from_utf8_lossy(&seen.body)))
-            }
-            None => Ok(()),
-        }
+        // What is made behind the other side's replies may come at any time; it says for whom it is.
+        new.iter().find_map(leak).map_or(Ok(()), Err)
     }
 
     /// Whether anything that is shown of a side's conversations has words of the other side.
@@ -266,7 +280,11 @@ fn related_histories_share_nothing_but_what_both_say() {
     let worker = || {
         while let Some(seeds) = tables.get(next.fetch_add(1, Ordering::Relaxed)) {
             let table = Table::new(seeds[0] / TOGETHER as u64 % 2 == 1);
-            let broken = seeds.iter().filter_map(|seed| table.play(*seed, &seen).err()).collect::<Vec<_>>();
+            let mut broken = seeds.iter().filter_map(|seed| table.play(*seed, &seen).err()).collect::<Vec<_>>();
+            // Also what came behind the last replies.
+            let Table { fake, proxy, .. } = table;
+            proxy.stop();
+            broken.extend(fake.all().iter().find_map(leak));
             wrong.lock().unwrap().extend(broken);
         }
     };
@@ -284,10 +302,7 @@ fn related_histories_share_nothing_but_what_both_say() {
     }
     assert!(wrong.is_empty(), "{} of {} pairs; the first: {}", wrong.len(), seeds.len(), wrong[0]);
     if seeds.len() >= PAIRS {
-        assert!(
-            folds >= PAIRS && recalled >= PAIRS / 4 * 3 && looked_at >= PAIRS / 2,
-            "{folds} {recalled} {looked_at}"
-        );
+        assert!(folds >= PAIRS && recalled >= 2 * PAIRS && looked_at >= PAIRS / 2, "{folds} {recalled} {looked_at}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! The prompt cache: each prompt begins with the last one, and where it does not the record says whose doing that was.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -277,4 +278,47 @@ fn a_resume_with_another_beginning_or_other_last_words_is_the_same_conversation(
     assert_eq!(id(proxy.chat(&sent)), first);
     // A short chat that shares some of the words is not.
     assert_ne!(id(proxy.chat(&chat().system("s").user("Files: d.rs").user("Work through all parts."))), first);
+}
+
+/// Where nobody counts, an estimate gets better with each reply: first words that were cut by it and never answered are cut the same
+/// after a kill.
+#[test]
+fn first_words_that_were_never_answered_are_forwarded_the_same_after_a_kill() {
+    let fake = Fake::start(Kind::OpenAi, 1024);
+    let toml = "[window]\nnum_ctx = 1024\n[context]\nbackground = false\n";
+    let first = chat().system("s").user(&prose(1, 1800)).user(&prose(2, 1200)).user("Which of both?");
+    let proxy = TestProxy::with(&[fake.url()], toml);
+    // It says nothing until it is killed.
+    fake.script(|seen| match seen.is_main() {
+        true => Play::Wait(Gate::default(), Box::new(Play::Usual)),
+        false => Play::Usual,
+    });
+    let waiting = proxy.begin(&first);
+    while fake.count() == 0 {
+        std::thread::yield_now();
+    }
+    let dir = Arc::clone(&proxy.dir);
+    proxy.crash();
+    drop(waiting);
+    let then = fake.last();
+    assert_ne!(then.body, first.body(), "some of it was cut");
+    // What other replies teach meanwhile: this server counts less than was believed.
+    fake.script(|seen| {
+        if !seen.is_main() {
+            return Play::Usual;
+        }
+        let usage = json!({"prompt_tokens": tokens(&seen.json()) / 2, "completion_tokens": 2, "total_tokens": 9});
+        let message = json!({"role": "assistant", "content": "Well."});
+        let choices = json!([{"index": 0, "finish_reason": "stop", "message": message}]);
+        Play::Json(200, json!({"id": "c", "object": "chat.completion", "created": 1, "model": MODEL, "choices": choices, "usage": usage}))
+    });
+    let proxy = TestProxy::at(dir, &[fake.url()], toml);
+    for n in 0..6 {
+        proxy.chat(&chat().system("t").user(&prose(10 + n, 1500))).ok();
+    }
+    let again = proxy.chat(&first).ok();
+    assert_eq!(String::from_utf8_lossy(&fake.last().body), String::from_utf8_lossy(&then.body));
+    // Once it is answered, the same words begin another chat.
+    let other = proxy.chat(&first).ok();
+    assert_ne!(again.header("x-windowsill-conversation"), other.header("x-windowsill-conversation"));
 }

@@ -6,6 +6,7 @@
 //! - [`apply`]: makes a plan into the edits of a new view, with [`preview`], [`brief`], [`pinned`] and [`unwrap`].
 //! - [`admission`]: which of a client's tools stand in the prompt in full, and how the others are named, told and called.
 //! - [`settings`]: those of requests that a profile sets or strips; [`wire`] writes them.
+//! - [`export`]: a conversation as a file for somebody to keep.
 //! - [`question`], [`completion`]: what a model is asked about an original; what stands of a task that is done.
 //! - [`recall`]: the tool by which a model gets an original back: its definition, arguments and pages; [`passage`]: the search.
 //!
@@ -38,6 +39,7 @@ pub mod apply;
 pub mod brief;
 pub mod completion;
 pub mod conversation;
+pub mod export;
 pub mod passage;
 pub mod pinned;
 pub mod plan;

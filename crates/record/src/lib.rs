@@ -15,6 +15,7 @@ mod blocking;
 mod files;
 mod health;
 mod history;
+mod housekeeping;
 mod large;
 mod passages;
 mod presence;
@@ -43,6 +44,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use windowsill_core::apply::Archive;
 use windowsill_core::conversation::Digest;
 use windowsill_core::conversation::edit::View;
+use windowsill_core::export::{self, Exported, Head};
 
 use batch::{check, permits, weigh};
 pub use blocking::blocking;
@@ -53,7 +55,7 @@ use schema::sqlite_error;
 pub use windowsill_core::apply::Original;
 
 pub use types::{
-    Batch, ConversationRow, ConversationUpdate, Counted, Error, Event, EventFilter, EventRow, Gone, Hit, Item,
+    Batch, ConversationRow, ConversationUpdate, Counted, Deleted, Error, Event, EventFilter, EventRow, Gone, Hit, Item,
     LastReply, Located, Node, NodeRow, Passage, PathRow, Pruned, Recalled, Reply, Retention, Rule, RuleChange, TOOLS,
     Trouble,
 };
@@ -570,7 +572,48 @@ impl Store {
     /// # Errors
     /// When the record cannot be written; what was removed until then stays so.
     pub async fn prune(&self, retention: Retention, now_ms: i64) -> Result<Pruned, Error> {
-        let mut pass = Box::new(prune::Pass::new(retention, now_ms));
+        self.pass(prune::Pass::new(retention, now_ms)).await
+    }
+
+    /// Deletes a conversation as retention does, whenever it was used last; `None` for an unknown one. What conversations that
+    /// forked from it have of it stays, as theirs, and so does every text that another one recorded, too. Whoever goes on with it
+    /// begins a new one.
+    ///
+    /// # Errors
+    /// [`Error::Shared`] where another process writes the record; and when it cannot be written.
+    pub async fn delete(&self, conversation: &str, now_ms: i64) -> Result<Option<Deleted>, Error> {
+        let done = self.pass(prune::Pass::of(conversation, now_ms)).await?;
+        if done.shared {
+            return Err(Error::Shared);
+        }
+        let Pruned { messages, originals, left, .. } = done;
+        Ok((done.conversations > 0).then_some(Deleted { messages, left, originals }))
+    }
+
+    /// Calls a conversation what a person calls it, in place of the title that was found for it; without a title, by that one
+    /// again. Returns the title as it is kept: on one line, at most 80 characters, nothing that steers a terminal; `None` where that
+    /// leaves nothing.
+    ///
+    /// # Errors
+    /// When the record cannot be written.
+    pub async fn rename(&self, conversation: &str, title: &str) -> Result<Option<String>, Error> {
+        let title = housekeeping::title(title);
+        let named = Some((conversation.to_owned(), title.clone()));
+        self.record(Batch { named, durable: true, ..Batch::default() }).await?;
+        Ok(title)
+    }
+
+    /// Puts a conversation among those that a person keeps, which retention leaves alone, or takes it from there.
+    ///
+    /// # Errors
+    /// When the record cannot be written.
+    pub async fn star(&self, conversation: &str, starred: bool) -> Result<(), Error> {
+        let starred = Some((conversation.to_owned(), starred));
+        self.record(Batch { starred, durable: true, ..Batch::default() }).await
+    }
+
+    async fn pass(&self, pass: prune::Pass) -> Result<Pruned, Error> {
+        let mut pass = Box::new(pass);
         loop {
             // A step at a time: what else waits to be written is written in between.
             let (ack, done) = oneshot::channel();
@@ -783,7 +826,22 @@ impl Store {
         let chain: Vec<Digest> = messages.iter().map(|m| m.chain).collect();
         let view = self.view(&chain)?.map(|(_, view)| view);
         messages.extend(self.last_reply(conversation)?);
-        Ok(Some(history::whole(&row, &messages, view.as_deref())))
+        let exported: Vec<Exported<'_>> =
+            messages.iter().map(|m| Exported { at: m.at, role: &m.role, raw: &m.raw }).collect();
+        Ok(Some(export::markdown(Head { id: &row.id, title: &row.title }, &exported, view.as_deref())))
+    }
+
+    /// The messages of a conversation as JSON Lines, with what it was answered last; `None` for an unknown one. See
+    /// [`export::jsonl`].
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn jsonl(&self, conversation: &str) -> Result<Option<String>, Error> {
+        if self.conversation(conversation)?.is_none_or(|row| row.id != conversation) {
+            return Ok(None);
+        }
+        let messages = self.messages_and_reply(conversation)?;
+        Ok(Some(export::jsonl(messages.iter().map(|m| &m.raw[..]))))
     }
 
     /// Events after the one with id `since` (0 for all), oldest first; of one conversation or of all.

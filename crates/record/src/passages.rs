@@ -7,9 +7,9 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use windowsill_core::conversation::Text;
+use windowsill_core::export::plain;
 use windowsill_core::passage::{self, SEARCHED, indexed, passages, stamp};
 
-use super::history::plain;
 use super::large::text;
 
 /// Bits of a passage's number that say which one of its conversation it is.

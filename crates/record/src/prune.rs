@@ -16,13 +16,16 @@ use serde_json::json;
 use windowsill_core::conversation::Digest;
 
 use super::files::Files;
-use super::passages;
 use super::schema::{file_error, sqlite_error};
 use super::types::{Error, Gone, Pruned, Retention};
 use super::writer::Writer;
+use super::{housekeeping, passages};
 
 /// A conversation that was used this lately is in use, whatever the limits say.
 const IN_USE_MS: i64 = 60 * 60 * 1000;
+
+/// Why a conversation is gone that somebody deleted; see [`Gone`].
+const DELETED: &str = "somebody who deleted its conversation";
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
@@ -39,6 +42,8 @@ const INDEX_PAGES: i64 = 500;
 #[derive(Debug)]
 pub(super) struct Pass {
     retention: Retention,
+    /// The only conversation that is to go, where somebody asked for that.
+    only: Option<String>,
     now_ms: i64,
     files: u64,
     stage: Stage,
@@ -52,6 +57,8 @@ enum Stage {
     Begin,
     /// Remove conversations, one a step.
     Remove,
+    /// Remove the one that is to go.
+    RemoveOnly,
     /// Write the index anew where it still holds words of what was removed: the first step, a further one.
     Merge { first: bool },
     /// Give free pages back to the system.
@@ -78,11 +85,18 @@ struct Victim {
 struct Removed {
     originals: Vec<String>,
     messages: usize,
+    /// Messages that were left to those that forked from it.
+    left: usize,
 }
 
 impl Pass {
     pub(super) fn new(retention: Retention, now_ms: i64) -> Pass {
-        Pass { retention, now_ms, files: 0, stage: Stage::Begin, done: Pruned::default() }
+        Pass { retention, only: None, now_ms, files: 0, stage: Stage::Begin, done: Pruned::default() }
+    }
+
+    /// A pass that removes one conversation.
+    pub(super) fn of(conversation: &str, now_ms: i64) -> Pass {
+        Pass { only: Some(conversation.to_owned()), ..Pass::new(Retention::default(), now_ms) }
     }
 }
 
@@ -111,6 +125,10 @@ impl Writer {
         match pass.stage {
             Stage::Begin => {
                 self.sweep()?;
+                if pass.only.is_some() {
+                    pass.stage = Stage::RemoveOnly;
+                    return Ok(Step::More(pass));
+                }
                 if pass.retention == Retention::default() {
                     return Ok(Step::Done(pass.done));
                 }
@@ -119,6 +137,7 @@ impl Writer {
                 pass.done.bytes_before = self.used(&pass)?;
             }
             Stage::Remove => {}
+            Stage::RemoveOnly => return self.remove_only(pass),
             Stage::Merge { first } => return self.merge(pass, first),
             Stage::GiveBack => return self.give_back(pass),
         }
@@ -129,7 +148,13 @@ impl Writer {
             pass.stage = Stage::Merge { first: true };
             return Ok(Step::More(pass));
         };
-        let removed = self.remove_condemned(&victim, pass.now_ms);
+        self.remove_victim(&mut pass, &victim)?;
+        Ok(Step::More(pass))
+    }
+
+    /// Removes a conversation that was condemned, rows and files.
+    fn remove_victim(&mut self, pass: &mut Pass, victim: &Victim) -> Result<(), Error> {
+        let removed = self.remove_condemned(victim, pass.now_ms);
         self.recent.lock().reprieve();
         let removed = removed?;
         let freed = self.remove_files(&removed.originals, &victim.name)?;
@@ -137,6 +162,23 @@ impl Writer {
         pass.done.conversations += 1;
         pass.done.originals += removed.originals.len();
         pass.done.messages += removed.messages;
+        pass.done.left += removed.left;
+        Ok(())
+    }
+
+    /// Removes the one conversation that is to go. Where something of it is about to be written, that is written first.
+    fn remove_only(&mut self, mut pass: Box<Pass>) -> Result<Step, Error> {
+        let wrap = |e| sqlite_error(&self.path, e);
+        let name = pass.only.clone().unwrap_or_default();
+        let sql = "SELECT id FROM conversation WHERE name = ?1";
+        let row: Option<i64> = self.conn.query_row(sql, [&name], |r| r.get(0)).optional().map_err(wrap)?;
+        let Some(row) = row else { return Ok(Step::Done(pass.done)) };
+        let (chains, views) = known(&self.conn, row).map_err(wrap)?;
+        if !self.recent.lock().condemn(&name, &chains, &views, i64::MAX) {
+            return Ok(Step::More(pass));
+        }
+        self.remove_victim(&mut pass, &Victim { row, name, why: DELETED.into() })?;
+        pass.stage = Stage::Merge { first: true };
         Ok(Step::More(pass))
     }
 
@@ -197,7 +239,7 @@ impl Writer {
     /// The conversation that was not used for longest, before a time, and that no other one depends on.
     fn last_used_before(&self, before: i64, now_ms: i64, why: &str) -> Result<Option<Victim>, Error> {
         let wrap = |e| sqlite_error(&self.path, e);
-        let sql = "SELECT c.id, c.name FROM conversation c WHERE c.updated_ms < ?1
+        let sql = "SELECT c.id, c.name FROM conversation c WHERE c.updated_ms < ?1 AND c.starred = 0
                 AND NOT EXISTS (SELECT 1 FROM conversation k WHERE k.parent = c.id)
             ORDER BY c.updated_ms, c.id";
         let mut statement = self.conn.prepare_cached(sql).map_err(wrap)?;
@@ -216,8 +258,8 @@ impl Writer {
         self.files.watch.at("pruning: before the commit");
         let removed = remove(&mut self.conn, victim, now_ms).map_err(|e| sqlite_error(&self.path, e));
         self.files.watch.at("pruning: committed");
-        if removed.is_err() {
-            // It is all there still: what was forgotten of it is read again.
+        if removed.as_ref().map_or(true, |removed| removed.left > 0) {
+            // It is all there still, or what others have of it is: what was forgotten is read again.
             let rows = super::read::view_rows(&self.conn).map_err(|e| sqlite_error(&self.path, e))?;
             let recalled = super::read::with_recalled(&self.conn).map_err(|e| sqlite_error(&self.path, e))?;
             self.recent.lock().relearn(rows, recalled);
@@ -253,8 +295,16 @@ impl Writer {
                 "bytes_before": done.bytes_before, "bytes_after": after, "over": done.over,
                 "retention_days": days, "retention_bytes": bytes,
             });
-            let sql = "INSERT INTO event (now_ms, conversation, kind, data) VALUES (?1, NULL, 'record_pruned', ?2)";
-            tx.execute(sql, params![pass.now_ms, data.to_string()])?;
+            let (kind, data) = match &pass.only {
+                None => ("record_pruned", data),
+                Some(_) => {
+                    let left = done.left;
+                    let data = json!({"originals": done.originals, "messages": done.messages, "left_to_forks": left});
+                    ("conversation_deleted", data)
+                }
+            };
+            let sql = "INSERT INTO event (now_ms, conversation, kind, data) VALUES (?1, NULL, ?2, ?3)";
+            tx.execute(sql, params![pass.now_ms, kind, data.to_string()])?;
             tx.commit()
         };
         tidy(&mut self.conn).map_err(|e| sqlite_error(&self.path, e))?;
@@ -318,6 +368,7 @@ fn remove(conn: &mut Connection, victim: &Victim, now_ms: i64) -> rusqlite::Resu
         let sql = "INSERT OR REPLACE INTO pruned (kind, name, now_ms, why, file) VALUES (?1, ?2, ?3, ?4, 1)";
         tx.prepare_cached(sql)?.execute(params![kind, name, now_ms, why])
     };
+    let left = housekeeping::leave_to_forks(&tx, *row)?;
     let alone = "SELECT l.original FROM original_link l WHERE l.conversation = ?1
         AND NOT EXISTS (SELECT 1 FROM original_link o WHERE o.original = l.original AND o.conversation <> ?1)";
     let alone = ids(alone)?;
@@ -348,7 +399,7 @@ fn remove(conn: &mut Connection, victim: &Victim, now_ms: i64) -> rusqlite::Resu
     tx.execute("DELETE FROM conversation WHERE id = ?1", [row])?;
     gone("conversation", name)?;
     tx.commit()?;
-    Ok(Removed { originals, messages: nodes.len() })
+    Ok(Removed { originals, messages: nodes.len(), left })
 }
 
 /// When and why something was pruned: a record (`original`), a `conversation` or a `reply`.

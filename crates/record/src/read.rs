@@ -24,7 +24,7 @@ use super::types::{
 /// Columns of [`conversation_row`].
 const CONVERSATION: &str =
     "SELECT c.name, p.name, c.parent_depth, c.session, c.model, c.upstream, c.tip, c.depth, c.state,
-    c.title, c.created_ms, c.updated_ms FROM conversation c LEFT JOIN conversation p ON p.id = c.parent";
+    coalesce(c.named, c.title), c.created_ms, c.updated_ms, c.named IS NOT NULL, c.starred FROM conversation c LEFT JOIN conversation p ON p.id = c.parent";
 
 /// Columns of [`original_row`]; `?2` is the conversation whose call is preferred, or null.
 const ORIGINAL: &str = concat!(
@@ -301,6 +301,8 @@ fn conversation_row(r: &Row<'_>) -> rusqlite::Result<ConversationRow> {
         title: r.get(9)?,
         created_ms: r.get(10)?,
         updated_ms: r.get(11)?,
+        is_named: r.get(12)?,
+        is_starred: r.get(13)?,
     })
 }
 

@@ -32,7 +32,7 @@ const WRITER_PRAGMAS: &str = "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckp
     PRAGMA journal_size_limit = 16777216;";
 
 /// Entry `i` leads from `user_version` i to i + 1.
-const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5, V6, V7, V8, V9, V10];
+const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5, V6, V7, V8, V9, V10, V11];
 
 const V1: &str = "
 -- A conversation's head. `deepest` is the deepest node it recorded; `history_*` is how far its Markdown file goes.
@@ -242,6 +242,12 @@ CREATE TABLE unindexed (
 ) STRICT;
 INSERT INTO unindexed SELECT id, 0, 0, 0, (SELECT coalesce(max(id), 0) FROM node),
     (SELECT coalesce(max(id), 0) FROM original) FROM conversation;
+";
+
+const V11: &str = "
+-- What a person calls a conversation, in place of the title that was found for it; and whether it is one of theirs to keep.
+ALTER TABLE conversation ADD COLUMN named TEXT;
+ALTER TABLE conversation ADD COLUMN starred INTEGER NOT NULL DEFAULT 0;
 ";
 
 /// Where the database of a data folder is.

@@ -127,8 +127,11 @@ fn candidates(conn: &Connection, query: &mut Query, ranges: &[Range], scoped: bo
     for unit in &mut query.units {
         let most = if left > FOR_LATE { FOR_ONE.min(left) } else { FOR_LATE };
         let asked = format!("\"{}\"", unit.words);
-        let mut list = matches(conn, &asked, ranges, most)?;
-        if list.is_empty() && unit.words.chars().count() > 2 {
+        let mut list = match scoped && unit.words.contains(' ') {
+            true => in_row(conn, &unit.words.split(' ').collect::<Vec<_>>(), ranges, most)?,
+            false => matches(conn, &asked, ranges, most)?,
+        };
+        if list.is_empty() && unit.words.chars().count() > 2 && !(scoped && is_common(conn, &asked)?) {
             list = matches(conn, &format!("{asked}*"), ranges, most)?;
             unit.begins = !list.is_empty();
         }
@@ -145,9 +148,14 @@ fn candidates(conn: &Connection, query: &mut Query, ranges: &[Range], scoped: bo
     // Where every word stands everywhere, all of them together are looked for only where that is not long.
     let rare = lists.iter().map(Vec::len).filter(|n| *n > 0).min().is_some_and(|n| n < FOR_LATE);
     if query.row.len() > 1 && (scoped || rare) {
-        let row = format!("\"{}\"", query.row.join(" "));
         let every = query.units.len();
-        pairs.extend(matches(conn, &row, ranges, IN_ROW)?.into_iter().map(|id| (id, every)));
+        let all_there = query.units.iter().zip(&lists).all(|(unit, list)| !list.is_empty() && !unit.begins);
+        let row = match scoped {
+            true if all_there => in_row(conn, &query.row, ranges, IN_ROW)?,
+            true => Vec::new(),
+            false => matches(conn, &format!("\"{}\"", query.row.join(" ")), ranges, IN_ROW)?,
+        };
+        pairs.extend(row.into_iter().map(|id| (id, every)));
         let common = query.units.iter().zip(&lists).filter(|(_, list)| list.len() >= FOR_LATE).count();
         if common > 1 {
             let there = query.units.iter().zip(&lists).filter(|(_, list)| !list.is_empty());
@@ -166,6 +174,30 @@ fn candidates(conn: &Connection, query: &mut Query, ranges: &[Range], scoped: bo
         .collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.cmp(&a.1)));
     Ok(Candidates { ids: scored.into_iter().map(|(_, id)| id).collect(), rarities })
+}
+
+/// The passages of a conversation that have these words in a row. Asked for a row, the index looks for the next one through the whole
+/// record, however far the conversation's end is behind; asked for what has all the words and not in a row, it does not.
+fn in_row<W: AsRef<str>>(conn: &Connection, row: &[W], ranges: &[Range], most: usize) -> rusqlite::Result<Vec<i64>> {
+    let words: Vec<&str> = row.iter().map(AsRef::as_ref).collect();
+    let all = format!("\"{}\"", words.join("\" AND \""));
+    let with_all = matches(conn, &all, ranges, FOR_ONE)?;
+    if with_all.is_empty() {
+        return Ok(with_all);
+    }
+    let apart = matches(conn, &format!("({all}) NOT \"{}\"", words.join(" ")), ranges, with_all.len())?;
+    let apart: HashSet<i64> = apart.into_iter().collect();
+    Ok(with_all.into_iter().filter(|id| !apart.contains(id)).take(most).collect())
+}
+
+/// Whether a word that a conversation does not have stands in many passages of others: then it is a whole word, and no beginning of
+/// one. The index puts the passages of all words that begin so together before it looks where they stand: of a common one that
+/// takes longer than all else.
+fn is_common(conn: &Connection, asked: &str) -> rusqlite::Result<bool> {
+    let sql = "SELECT count(*) FROM (SELECT rowid FROM words WHERE words MATCH ?1 LIMIT ?2)";
+    let many =
+        conn.prepare_cached(sql)?.query_row(params![asked, read::bounded(FOR_LATE)], |r| r.get::<_, usize>(0))?;
+    Ok(many >= FOR_LATE)
 }
 
 /// Passages that match; the newest, where there are more. In one conversation the oldest: forward, the index leaps over all that

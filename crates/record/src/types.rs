@@ -100,6 +100,9 @@ pub enum Error {
         /// Depth of the message that could not be recorded.
         depth: usize,
     },
+    /// Another process writes the record too, and remembers things of it that would be gone.
+    #[error("another windowsill uses this record, so nothing can be deleted from it: stop that one first")]
+    Shared,
     /// A prefix names more than one conversation.
     #[error("`{prefix}` names {count} conversations; the newest are {}", examples.join(", "))]
     Ambiguous {
@@ -181,6 +184,8 @@ pub struct Pruned {
     pub originals: usize,
     /// Messages.
     pub messages: usize,
+    /// Messages of a conversation that was deleted, which stay since others forked from it behind them.
+    pub left: usize,
     /// Bytes of the record before.
     pub bytes_before: u64,
     /// Bytes of the record after.
@@ -189,6 +194,17 @@ pub struct Pruned {
     pub over: bool,
     /// Whether the pass ended early, since another process writes the record too.
     pub shared: bool,
+}
+
+/// What was deleted with a conversation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Deleted {
+    /// Messages that only it had.
+    pub messages: usize,
+    /// Messages that conversations which forked from it have, too: they stay, as theirs.
+    pub left: usize,
+    /// Originals that only it had, with their files.
+    pub originals: usize,
 }
 
 /// Word of something that was pruned.
@@ -231,6 +247,10 @@ pub struct Batch {
     pub counted: Option<Counted>,
     /// Another title for a conversation, by its id.
     pub title: Option<(String, String)>,
+    /// What a person calls a conversation, by its id; `None` takes that back. It stands before any other title.
+    pub named: Option<(String, Option<String>)>,
+    /// Whether a person keeps a conversation among their own, by its id. Retention leaves it alone then.
+    pub starred: Option<(String, bool)>,
     /// What people want of a conversation, by its id, as the text of a JSON object; it replaces what they wanted before.
     pub standing: Option<(String, String)>,
     /// A rule that is new, other than before, or gone.
@@ -417,8 +437,12 @@ pub struct ConversationRow {
     pub depth: usize,
     /// Gauge, as last written.
     pub state: serde_json::Value,
-    /// First words of the first user message.
+    /// What a person calls it; else the title that was found for it: the first words of the first user message at first.
     pub title: String,
+    /// Whether a person gave it that title.
+    pub is_named: bool,
+    /// Whether a person keeps it among their own.
+    pub is_starred: bool,
     /// Unix time in milliseconds of the first update.
     pub created_ms: i64,
     /// Unix time in milliseconds of the last update.

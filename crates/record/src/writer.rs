@@ -264,6 +264,12 @@ impl Apply<'_> {
         if let Some((name, title)) = &batch.title {
             self.run("UPDATE conversation SET title = ?2 WHERE name = ?1", params![name, title])?;
         }
+        if let Some((name, title)) = &batch.named {
+            self.run("UPDATE conversation SET named = ?2 WHERE name = ?1", params![name, title])?;
+        }
+        if let Some((name, starred)) = &batch.starred {
+            self.run("UPDATE conversation SET starred = ?2 WHERE name = ?1", params![name, starred])?;
+        }
         if let Some((name, json)) = &batch.standing {
             let row = self.conversation_row(name, now_ms)?;
             let sql = "INSERT INTO standing (conversation, json) VALUES (?1, ?2)

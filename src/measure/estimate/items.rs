@@ -1,7 +1,8 @@
 //! A conversation in items that cost something, and the sum of a view of it. What an item costs is a row at first and
 //! tokens in the end; both add up alike.
 
-use std::ops::{Add, Range, Sub};
+use std::collections::HashMap;
+use std::ops::{Add, Sub};
 
 use crate::brief;
 use crate::conversation::Tokens;
@@ -45,28 +46,9 @@ impl<'a, T: Copy + Default + Add<Output = T> + Sub<Output = T>> Items<'a, T> {
 
     /// What the first messages of the view cost, head included.
     pub(super) fn total(&self, upto: usize) -> T {
-        self.head() + self.span(0..upto, upto)
-    }
-
-    /// What a run of the first `upto` messages of the view costs.
-    fn span(&self, range: Range<usize>, upto: usize) -> T {
-        let mut costs: Vec<T> = self.body[..upto].iter().map(|item| item.text + item.calls() + item.media).collect();
-        let mut brief = T::default();
-        for (edit, put) in self.view.edits.iter().zip(&self.edits) {
-            match edit {
-                Edit::Text { at, .. } if *at < upto => costs[*at] = *put + self.body[*at].calls(),
-                Edit::Arguments { at, call, .. } if *at < upto => {
-                    let before = self.body[*at].calls.get(*call).copied().unwrap_or_default();
-                    costs[*at] = costs[*at] - before + *put;
-                }
-                Edit::Fold { from, to, keep, .. } if *to <= upto => {
-                    brief = *put;
-                    (*from..*to).filter(|i| !keep.contains(i)).for_each(|i| costs[i] = T::default());
-                }
-                _ => {}
-            }
-        }
-        costs[range].iter().fold(brief, |sum, c| sum + *c)
+        let edited = Edited::of(self.view, &self.edits);
+        let costs = self.body[..upto].iter().enumerate().map(|(at, item)| edited.cost(at, item, upto));
+        self.head() + costs.fold(edited.brief(upto), |sum, cost| sum + cost)
     }
 
     /// The same with everything turned into something else.
@@ -78,6 +60,51 @@ impl<'a, T: Copy + Default + Add<Output = T> + Sub<Output = T>> Items<'a, T> {
             view: self.view,
             edits: self.edits.iter().map(&mut to).collect(),
         }
+    }
+}
+
+/// What the edits of a view make of the cost of each message.
+pub(super) struct Edited<'a, T> {
+    view: &'a View,
+    /// What each edit put in place.
+    put: &'a [T],
+    /// The edits of single messages, in their order.
+    of_message: HashMap<usize, Vec<usize>>,
+    folds: Vec<usize>,
+}
+
+impl<'a, T: Copy + Default + Add<Output = T> + Sub<Output = T>> Edited<'a, T> {
+    pub(super) fn of(view: &'a View, put: &'a [T]) -> Edited<'a, T> {
+        let mut out = Edited { view, put, of_message: HashMap::new(), folds: Vec::new() };
+        for (nth, edit) in view.edits.iter().enumerate() {
+            match edit {
+                Edit::Text { at, .. } | Edit::Arguments { at, .. } => out.of_message.entry(*at).or_default().push(nth),
+                Edit::Fold { .. } => out.folds.push(nth),
+            }
+        }
+        out
+    }
+
+    /// What the brief of a fold costs, among the first `upto` messages.
+    pub(super) fn brief(&self, upto: usize) -> T {
+        let last = self.folds.iter().rfind(|nth| matches!(self.view.edits[**nth], Edit::Fold { to, .. } if to <= upto));
+        last.map_or_else(T::default, |nth| self.put[*nth])
+    }
+
+    /// What a message costs, among the first `upto`.
+    pub(super) fn cost(&self, at: usize, item: &Item<T>, upto: usize) -> T {
+        let folded = |nth: &&usize| match &self.view.edits[**nth] {
+            Edit::Fold { from, to, keep, .. } => *to <= upto && (*from..*to).contains(&at) && !keep.contains(&at),
+            _ => false,
+        };
+        let fold = self.folds.iter().rfind(folded).copied();
+        let whole = if fold.is_some() { T::default() } else { item.text + item.calls() + item.media };
+        let own = self.of_message.get(&at).into_iter().flatten().filter(|nth| fold.is_none_or(|fold| **nth > fold));
+        own.fold(whole, |cost, nth| match &self.view.edits[*nth] {
+            Edit::Text { .. } => self.put[*nth] + item.calls(),
+            Edit::Arguments { call, .. } => cost - item.calls.get(*call).copied().unwrap_or_default() + self.put[*nth],
+            Edit::Fold { .. } => cost,
+        })
     }
 }
 

@@ -6,6 +6,7 @@ mod belief;
 mod items;
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -18,13 +19,13 @@ use crate::conversation::{Conversation, Digest, Message, Tokens, step};
 use crate::plan::{Cost, Facts};
 pub use belief::Sample;
 use belief::{Belief, Row};
-use items::{Item, Items};
+use items::{Edited, Item, Items};
 
-/// Messages whose rows are kept.
-const REMEMBERED: usize = 1 << 14;
+/// Messages whose rows are kept, of all histories together.
+const REMEMBERED: usize = 1 << 15;
 
-/// Messages whose rows are looked up at once.
-const AT_A_LOOK: usize = 256;
+/// Texts before histories whose rows are kept.
+const HEADS: usize = 1 << 10;
 
 /// Models whose beliefs are kept: names come from clients.
 const MODELS: usize = 512;
@@ -54,7 +55,36 @@ const REASONING: (f64, f64) = (0.5, 1.8);
 /// Estimates of all models in use, corrected by what their servers report.
 pub struct Estimates {
     models: Mutex<LruCache<String, Belief>>,
-    messages: Mutex<LruCache<Digest, Arc<Item<Row>>>>,
+    heads: Mutex<LruCache<Digest, Arc<Item<Row>>>>,
+    histories: Mutex<Histories>,
+}
+
+/// The rows of histories that were looked at last, each in order: what goes on from one of them is compared with it, message by
+/// message, and not looked up.
+#[derive(Default)]
+struct Histories(VecDeque<Vec<(Digest, Arc<Item<Row>>)>>);
+
+impl Histories {
+    /// Takes out the one that a body has most in common with, as far as that goes.
+    fn take(&mut self, body: &[Message]) -> Vec<(Digest, Arc<Item<Row>>)> {
+        let common = |rows: &Vec<(Digest, Arc<Item<Row>>)>| {
+            rows.iter().zip(body).take_while(|((digest, _), message)| *digest == message.digest).count()
+        };
+        let best = self.0.iter().enumerate().map(|(at, rows)| (common(rows), at)).max();
+        let Some((shared, at)) = best.filter(|(shared, _)| *shared > 0) else { return Vec::new() };
+        let mut rows = self.0.remove(at).unwrap_or_default();
+        rows.truncate(shared);
+        rows
+    }
+
+    /// Puts one in, and lets those go that were used longest ago.
+    fn put(&mut self, rows: Vec<(Digest, Arc<Item<Row>>)>) {
+        self.0.push_back(rows);
+        let mut all: usize = self.0.iter().map(Vec::len).sum();
+        while all > REMEMBERED {
+            all -= self.0.pop_front().map_or(all, |rows| rows.len());
+        }
+    }
 }
 
 impl Default for Estimates {
@@ -62,7 +92,8 @@ impl Default for Estimates {
         let kept = |n: usize| NonZeroUsize::new(n).expect("not zero");
         Estimates {
             models: Mutex::new(LruCache::new(kept(MODELS))),
-            messages: Mutex::new(LruCache::new(kept(REMEMBERED))),
+            heads: Mutex::new(LruCache::new(kept(HEADS))),
+            histories: Mutex::default(),
         }
     }
 }
@@ -101,9 +132,30 @@ impl Estimates {
         items.map(|row| belief.middle(row)).facts(0, 0.0, mean)
     }
 
-    /// What there is to learn from once the server has counted this view.
+    /// What there is to learn from once the server has counted this view. Summed up message by message: at that time the record may
+    /// still hold all texts of a large request.
     pub fn sample(&self, conversation: &Conversation, view: &View, known: Option<Known>) -> Sample {
-        self.parts(conversation, view, known).sample
+        let body = &conversation.body;
+        let known = known.filter(|k| (1..=body.len()).contains(&k.messages));
+        let put: Vec<Row> = view.edits.iter().map(|edit| put_in_place(conversation, edit)).collect();
+        let edited = Edited::of(view, &put);
+        let (system, tools) = self.head(conversation);
+        // The whole, and the beginning that was counted.
+        let upto = [body.len(), known.map_or(0, |known| known.messages)];
+        let mut sums = upto.map(|upto| edited.brief(upto));
+        let last_user = step::last_user(body).unwrap_or(0);
+        for (at, (message, item)) in body.iter().zip(self.rows(body)).enumerate() {
+            let said = (at > last_user && !message.reasoning.is_empty()).then(|| with_reasoning(&item, message));
+            let item = said.as_ref().unwrap_or(&item);
+            for (sum, upto) in sums.iter_mut().zip(upto) {
+                if at < upto {
+                    *sum = *sum + edited.cost(at, item, upto);
+                }
+            }
+        }
+        let [all, counted] = sums.map(|sum| system + tools + sum);
+        let Some(known) = known else { return Sample { new: all, counted: 0 } };
+        Sample { new: (all - counted).without(left(conversation, known.messages)), counted: known.tokens }
     }
 
     /// The middle costs of each message of the body.
@@ -115,9 +167,7 @@ impl Estimates {
             let text = if at > last_user { item.text + reasoning(message) } else { item.text };
             Cost { text: tokens(&text), calls: item.calls.iter().map(tokens).collect(), media: tokens(&item.media) }
         };
-        // Some at a time: a row of each message of a long history would take as much as the texts.
-        let rows = conversation.body.chunks(AT_A_LOOK).flat_map(|some| self.rows(some));
-        conversation.body.iter().zip(rows).enumerate().map(cost).collect()
+        conversation.body.iter().zip(self.rows(&conversation.body)).enumerate().map(cost).collect()
     }
 
     /// Tokens of a text, erring high.
@@ -164,7 +214,8 @@ impl Estimates {
         Parts { items, sample: Sample { new, counted: known.tokens }, counted: Some(known.messages), left }
     }
 
-    fn items<'a>(&self, conversation: &Conversation, view: &'a View) -> Items<'a, Row> {
+    /// What system prompt and tools hold.
+    fn head(&self, conversation: &Conversation) -> (Row, Row) {
         let whole = |m: &Message| {
             let item = self.message(m);
             item.calls.iter().fold(item.text + item.media, |sum, c| sum + *c)
@@ -174,37 +225,46 @@ impl Estimates {
             let size = tokens::size(&spelled(raw));
             Row::text(size).at(DEFINITIONS.0, DEFINITIONS.1) + Row::preamble(TOOLS_PREAMBLE)
         });
-        let rows = conversation.body.chunks(AT_A_LOOK).flat_map(|some| self.rows(some));
-        let mut body: Vec<Item<Row>> = rows.map(Arc::unwrap_or_clone).collect();
+        (system, tools)
+    }
+
+    fn items<'a>(&self, conversation: &Conversation, view: &'a View) -> Items<'a, Row> {
+        let (system, tools) = self.head(conversation);
+        let mut body: Vec<Item<Row>> = self.rows(&conversation.body).map(Arc::unwrap_or_clone).collect();
         let last_user = step::last_user(&conversation.body).unwrap_or(0);
         for (item, message) in body.iter_mut().zip(&conversation.body).skip(last_user + 1) {
-            item.text = item.text + reasoning(message);
+            *item = with_reasoning(item, message);
         }
         let edits = view.edits.iter().map(|edit| put_in_place(conversation, edit)).collect();
         Items { system, tools, body, view, edits }
     }
 
-    /// The rows of messages: those that are known at one look.
-    fn rows(&self, messages: &[Message]) -> Vec<Arc<Item<Row>>> {
-        let known: Vec<Option<Arc<Item<Row>>>> = {
-            let mut all = self.messages.lock();
-            messages.iter().map(|message| all.get(&message.digest).map(Arc::clone)).collect()
-        };
-        known.into_iter().zip(messages).map(|(known, m)| known.unwrap_or_else(|| self.message(m))).collect()
+    /// The row of each message of a body. Of a very long one none is kept: they would take as much as the texts.
+    fn rows<'a>(&self, body: &'a [Message]) -> Box<dyn Iterator<Item = Arc<Item<Row>>> + 'a> {
+        if body.len() > REMEMBERED {
+            return Box::new(body.iter().map(|message| Arc::new(row(message))));
+        }
+        let mut rows = self.histories.lock().take(body);
+        let new = body[rows.len()..].iter().map(|message| (message.digest, Arc::new(row(message))));
+        rows.extend(new);
+        let all: Vec<Arc<Item<Row>>> = rows.iter().map(|(_, item)| Arc::clone(item)).collect();
+        self.histories.lock().put(rows);
+        Box::new(all.into_iter())
     }
 
+    /// The row of a message that stands before many histories.
     fn message(&self, message: &Message) -> Arc<Item<Row>> {
-        if let Some(item) = self.messages.lock().get(&message.digest) {
-            return Arc::clone(item);
-        }
-        let media: Tokens = message.media.iter().map(tokens::media).fold(0, Tokens::saturating_add);
-        let item = Arc::new(Item {
-            text: said(&message.text),
-            calls: message.calls.iter().map(|c| call(&c.name, &c.arguments)).collect(),
-            media: Row::media(media),
-        });
-        self.messages.lock().put(message.digest, Arc::clone(&item));
-        item
+        Arc::clone(self.heads.lock().get_or_insert(message.digest, || Arc::new(row(message))))
+    }
+}
+
+/// A message.
+fn row(message: &Message) -> Item<Row> {
+    let media: Tokens = message.media.iter().map(tokens::media).fold(0, Tokens::saturating_add);
+    Item {
+        text: said(&message.text),
+        calls: message.calls.iter().map(|c| call(&c.name, &c.arguments)).collect(),
+        media: Row::media(media),
     }
 }
 
@@ -226,6 +286,11 @@ fn said(text: &str) -> Row {
 /// A call.
 fn call(name: &str, arguments: &str) -> Row {
     Row::text(tokens::size(name) + tokens::size(arguments)) + Row::part()
+}
+
+/// A message of a turn that goes on.
+fn with_reasoning(item: &Item<Row>, message: &Message) -> Item<Row> {
+    Item { text: item.text + reasoning(message), ..item.clone() }
 }
 
 /// Reasoning of which nobody knows whether the template keeps it.

@@ -71,7 +71,7 @@ use crate::proxy::state::notes::note_event;
 use crate::proxy::traffic::using;
 use crate::upstream::event::Content;
 use crate::upstream::{Reply, Upstream};
-use crate::wire::openai_chat;
+use crate::wire::known;
 use crate::wire::reply::said;
 
 /// A reply that is not streamed is read whole before it is passed on, up to this size; a larger one is relayed as it
@@ -141,7 +141,10 @@ async fn first(
     headers: &HeaderMap,
     early: &Early,
 ) -> Result<(Arc<Upstream>, Prepared), Error> {
-    let mut request = openai_chat::parse(&body)?;
+    // Taken out while it is read on, so that nobody waits.
+    let before = app.read.lock().take(&body);
+    let (mut request, known) = known::parse(&body, before)?;
+    app.read.lock().put(known);
     early.read(request.stream);
     take_task(app, &mut request, headers).boxed().await?;
     let upstream = upstream_of(app, &request.model).boxed().await?;

@@ -25,6 +25,9 @@ const ALIKE: usize = 1024;
 /// Messages without a reply that may be a person's first words and what a client puts around them; more are a history of their own.
 const FIRST_WORDS: usize = 5;
 
+/// Of these, those that are looked at for one that was never answered.
+const CUT_OFF: usize = 8;
+
 /// What stands between a seed and what tells its chain from those that begin alike.
 const TAG: &str = "\n\n+";
 
@@ -215,19 +218,28 @@ async fn goes_on(
 }
 
 /// The chain of first words that a client sent in the same session a moment ago, and that nobody has answered since: it tries
-/// again. Without a session of the client's, nobody can tell that from another chat.
+/// again. Without a session of the client's, nobody can tell that from another chat, unless what was to answer it was killed.
 async fn sent_again(app: &App, asked: &Asked<'_>, request: &Request) -> Result<Option<Found>, Error> {
-    if !asked.whose.names_session() {
+    let named = asked.whose.names_session();
+    if named {
+        app.store.flush().await;
+    } else if app.store.locate(&[asked.root])?.is_none() {
         return Ok(None);
     }
-    app.store.flush().await;
-    for seed in seeds_alike(app, asked, request, &HeaderMap::new())? {
+    let most = if named { usize::MAX } else { CUT_OFF };
+    for seed in seeds_alike(app, asked, request, &HeaderMap::new())?.into_iter().take(most) {
         let found = waits(app, &seed, request, asked)?;
-        if let Some(found) = found.filter(|found| found.kin == Kin::Same) {
+        if let Some(found) = found.filter(|found| found.kin == Kin::Same && (named || was_cut_off(app, found))) {
             return Ok(Some(found));
         }
     }
     Ok(None)
+}
+
+/// Whether a conversation that waits for its second request was sent by an earlier process alone, and never answered: what was
+/// forwarded for it is forwarded again, whatever is believed of its size by now.
+fn was_cut_off(app: &App, found: &Found) -> bool {
+    app.lives.with(&found.located.conversation, |live| live.last.is_none()) && replied(app, found).is_none()
 }
 
 /// What makes the chains of histories that begin like this one, the last active first; the one without a tag, and those of

@@ -217,10 +217,6 @@ impl World {
 
     /// What was forwarded before a kill and never answered is the same again afterwards.
     fn forwarded_in_vain(&mut self, who: usize, (chat, body): (&Chat, &[u8]), seen: &[Seen]) {
-        // Where nobody counts and an estimate is far from the limit, a prompt that is cut to fit may still be cut otherwise (issue 40).
-        if self.kind == Kind::OpenAi {
-            return;
-        }
         let fits = |seen: &&Seen| seen.is_main() && tokens(&seen.json()) < self.fake.window();
         let Some(first) = seen.iter().find(fits) else { return };
         let key = self.key(who, self.sessions[who].tongue, body);

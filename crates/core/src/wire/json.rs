@@ -202,7 +202,7 @@ pub fn mended(body: &[u8]) -> Cow<'_, str> {
 }
 
 /// Whether an escape of a surrogate may stand in a text.
-fn may_be_cut(text: &str) -> bool {
+pub(super) fn may_be_cut(text: &str) -> bool {
     ["\\ud", "\\uD"].iter().any(|escape| memchr::memmem::find(text.as_bytes(), escape.as_bytes()).is_some())
 }
 

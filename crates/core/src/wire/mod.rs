@@ -3,6 +3,7 @@
 
 pub mod dialect;
 pub mod json;
+pub mod known;
 pub mod openai_chat;
 pub mod parts;
 pub mod reply;

@@ -184,21 +184,26 @@ pub fn parse(body: &Bytes) -> Result<Request, WireError> {
             conversation.body.push(message);
         }
     }
-    Ok(Request {
+    Ok(request(body.clone(), conversation, &field))
+}
+
+/// A request of these messages and fields.
+pub(super) fn request<'a>(body: Bytes, conversation: Conversation, field: &dyn Fn(&str) -> Option<&'a str>) -> Request {
+    Request {
         model: field("model").and_then(json::string).unwrap_or_default(),
         max_tokens: max_tokens(field),
         choices: number(field("n")).map_or(1, |n| n.min(128)),
         stream: field("stream") == Some("true"),
         num_ctx: num_ctx(field),
-        session: session(&field),
+        session: session(field),
         client_tools: None,
         task: None,
         keep_alive: keep_alive(field),
         listed_tools: None,
         seed: None,
         conversation,
-        body: body.clone(),
-    })
+        body,
+    }
 }
 
 /// A number of tokens or the like, at least 1.
@@ -434,12 +439,14 @@ fn wrong(param: &str, message: &str) -> WireError {
 }
 
 /// Top-level fields; the messages are split on the way, so that a body of megabytes is scanned once.
-struct Top<'a> {
-    fields: Vec<(String, &'a RawValue)>,
-    messages: Messages<'a>,
+pub(super) struct Top<'a> {
+    pub(super) fields: Vec<(String, &'a RawValue)>,
+    pub(super) messages: Messages<'a>,
+    /// How often there are messages; the last ones count.
+    pub(super) times: usize,
 }
 
-enum Messages<'a> {
+pub(super) enum Messages<'a> {
     Missing,
     NotArray,
     Array(Vec<&'a RawValue>),
@@ -454,10 +461,11 @@ impl<'de> Deserialize<'de> for Top<'de> {
                 f.write_str("a JSON object")
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut top = Top { fields: Vec::with_capacity(16), messages: Messages::Missing };
+                let mut top = Top { fields: Vec::with_capacity(16), messages: Messages::Missing, times: 0 };
                 while let Some(key) = map.next_key::<String>()? {
                     if key == "messages" {
                         top.messages = map.next_value_seed(MessagesSeed)?;
+                        top.times += 1;
                     } else {
                         top.fields.push((key, map.next_value::<&'de RawValue>()?));
                     }

@@ -1,6 +1,7 @@
 //! Tests of the record as its callers see it.
 
 mod crash;
+mod housekeeping;
 mod kill;
 mod oracle;
 mod prune;
@@ -39,7 +40,7 @@ fn node(chain: &[Digest], at: usize, role: &'static str, raw: &serde_json::Value
         depth: at + 1,
         role,
         digest: Digest::of(raw.as_bytes()),
-        text: history::plain(raw.as_bytes()).into(),
+        text: windowsill_core::export::plain(raw.as_bytes()).into(),
         raw: Bytes::from(raw),
     }
 }

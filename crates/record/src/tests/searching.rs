@@ -248,7 +248,7 @@ fn what_an_older_windowsill_recorded_is_searched_after_a_while() {
     assert!(before.iter().all(|found| !found.is_empty()));
     drop(store);
     let conn = Connection::open(schema::database(dir.path())).unwrap();
-    let back = "DROP TABLE passage; DROP TABLE told; DROP TABLE unindexed; PRAGMA user_version = 9;";
+    let back = "DROP TABLE passage; DROP TABLE told; DROP TABLE unindexed; ALTER TABLE conversation DROP COLUMN named; ALTER TABLE conversation DROP COLUMN starred; PRAGMA user_version = 9;";
     conn.execute_batch(back).unwrap();
     drop(conn);
     let store = Store::open(dir.path()).unwrap();
@@ -291,4 +291,26 @@ fn rare_words_paths_and_stems_find_what_is_meant() {
         assert_eq!(store.search(query, Some("c"), 5).unwrap()[0].at, best, "{query}");
         assert_eq!(store.search(query, None, 5).unwrap()[0].at, best, "{query}, everywhere");
     }
+}
+
+/// The words stand everywhere, and in this row once: that is what was meant, also where a longer conversation comes behind.
+#[test]
+fn common_words_in_a_row_are_found_in_their_conversation() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    for id in ["a", "b", "c"] {
+        let mut texts: Vec<String> = (0..400).map(|n| format!("to the end and of it {n}")).collect();
+        texts[0] = id.into();
+        texts[350] = "and to the end of it".into();
+        if id == "c" {
+            texts[350] = "the end of the talk".into();
+        }
+        runtime().block_on(store.record(batch(id, &texts, 0))).unwrap();
+    }
+    let best = |id: &str| {
+        let found = store.search("and to the end of it", Some(id), 3).unwrap();
+        (found[0].at, found[0].exact)
+    };
+    assert_eq!((best("a"), best("b")), ((350, true), (350, true)));
+    assert!(!best("c").1, "it stands in others alone");
 }
