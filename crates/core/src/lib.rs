@@ -6,7 +6,8 @@
 //! - [`apply`]: makes a plan into the edits of a new view, with [`preview`], [`brief`], [`pinned`] and [`unwrap`].
 //! - [`admission`]: which of a client's tools stand in the prompt in full, and how the others are named, told and called.
 //! - [`question`], [`completion`]: what a model is asked about an original; what stands of a task that is done.
-//! - [`recall`]: the tool by which a model gets an original back: its definition, arguments and pages; [`passage`]: the search.
+//! - [`recall`]: the tool by which a model gets an original back: its definition, arguments and pages; [`passage`]: the search;
+//!   [`remind`]: what comes back by itself.
 //!
 //! A history is planned in ten lines. Costs may be counted or estimated; the plan says what to change, and why:
 //!
@@ -43,6 +44,7 @@ pub mod plan;
 pub mod preview;
 pub mod question;
 pub mod recall;
+pub mod remind;
 pub mod salience;
 pub mod unwrap;
 pub mod wire;

@@ -127,6 +127,11 @@ pub(super) fn whole(row: &ConversationRow, messages: &[NodeRow], view: Option<&V
                     let _ =
                         write!(out, "*Its arguments are shortened in the prompt; `windowsill recall {record}`.*\n\n");
                 }
+                Edit::Recalled { at, of, .. } if *at == node.at => {
+                    let numbers: Vec<String> = of.iter().map(usize::to_string).collect();
+                    let _ =
+                        write!(out, "*In the prompt, parts of {} were recalled behind it.*\n\n", numbers.join(", "));
+                }
                 _ => {}
             }
         }

@@ -54,6 +54,7 @@ impl<'a, T: Copy + Default + Add<Output = T> + Sub<Output = T>> Items<'a, T> {
         for (edit, put) in self.view.edits.iter().zip(&self.edits) {
             match edit {
                 Edit::Text { at, .. } if *at < upto => costs[*at] = *put + self.body[*at].calls(),
+                Edit::Recalled { at, .. } if *at < upto => costs[*at] = costs[*at] + *put,
                 Edit::Arguments { at, call, .. } if *at < upto => {
                     let before = self.body[*at].calls.get(*call).copied().unwrap_or_default();
                     costs[*at] = costs[*at] - before + *put;
@@ -108,7 +109,10 @@ impl Items<'_, f64> {
             costs.push(Cost { text: scaled.text, calls: scaled.calls, media: scaled.media });
         }
         let put = self.view.edits.iter().zip(&self.edits).map(|(edit, cost)| {
-            let (Edit::Text { at, .. } | Edit::Arguments { at, .. } | Edit::Fold { from: at, .. }) = edit;
+            let (Edit::Text { at, .. }
+            | Edit::Recalled { at, .. }
+            | Edit::Arguments { at, .. }
+            | Edit::Fold { from: at, .. }) = edit;
             (cost * factor(*at)).round() as Tokens
         });
         let edit_costs = put.collect();

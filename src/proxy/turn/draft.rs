@@ -332,7 +332,10 @@ impl App {
 
     /// Tokens of what an edit put in place.
     fn edit_cost(&self, draft: &Draft<'_>, edit: &Edit) -> Tokens {
-        let (Edit::Text { text, .. } | Edit::Arguments { arguments: text, .. } | Edit::Fold { brief: text, .. }) = edit;
+        let (Edit::Text { text, .. }
+        | Edit::Recalled { text, .. }
+        | Edit::Arguments { arguments: text, .. }
+        | Edit::Fold { brief: text, .. }) = edit;
         tokens::AROUND + self.text_cost(draft, text)
     }
 

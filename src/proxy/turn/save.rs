@@ -197,7 +197,7 @@ fn for_forks(prepared: &Prepared) -> Option<(Digest, View)> {
     }
     let chain = *prepared.chain.get(before.checked_sub(1)?)?;
     let holds = |edit: &&Edit| match edit {
-        Edit::Text { at, .. } | Edit::Arguments { at, .. } => *at < before,
+        Edit::Text { at, .. } | Edit::Arguments { at, .. } | Edit::Recalled { at, .. } => *at < before,
         // A brief may hold words of messages behind its fold.
         Edit::Fold { to, .. } => *to <= before && prepared.view.read() <= before,
     };
@@ -269,6 +269,7 @@ fn state(prepared: &Prepared, kept: &Kept, gauge: &Gauge) -> String {
     for edit in &prepared.view.edits {
         let key = match edit {
             Edit::Text { rule, .. } | Edit::Arguments { rule, .. } => format!("{rule:?}").to_lowercase(),
+            Edit::Recalled { .. } => "recalled".to_owned(),
             Edit::Fold { to, from, .. } => {
                 edits.insert("folded_messages".to_owned(), to - from);
                 "fold".to_owned()

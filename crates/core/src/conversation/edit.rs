@@ -62,6 +62,17 @@ pub enum Edit {
         /// Record id of the original arguments.
         record: String,
     },
+    /// Passages of earlier messages stand behind the message's own words, which stay as they are, media included.
+    Recalled {
+        /// Index of the message in the body.
+        at: usize,
+        /// What the message says in the client's history.
+        digest: Digest,
+        /// The passages, marked as what they are.
+        text: Arc<str>,
+        /// Indexes of the messages that are quoted.
+        of: Vec<usize>,
+    },
     /// The messages `from..to` are folded into a brief. There is at most one in a view.
     Fold {
         /// First folded message.
@@ -136,8 +147,14 @@ impl View {
         read.unwrap_or(0)
     }
 
-    /// Whether this edit removes something from the prompt. A fold of no messages only carries the pins.
+    /// Whether this edit removes something from the prompt. A fold of no messages only carries the pins, and what was recalled only
+    /// adds.
     pub fn lacks(&self) -> bool {
-        self.edits.iter().any(|edit| !matches!(edit, Edit::Fold { from, to, .. } if from == to))
+        let adds = |edit: &Edit| match edit {
+            Edit::Fold { from, to, .. } => from == to,
+            Edit::Recalled { .. } => true,
+            Edit::Text { .. } | Edit::Arguments { .. } => false,
+        };
+        !self.edits.iter().all(adds)
     }
 }

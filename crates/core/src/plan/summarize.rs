@@ -101,6 +101,7 @@ pub(super) fn commit(sheet: &mut Sheet<'_>, fold: Fold) -> String {
         | Action::Repeat { at, .. }
         | Action::Restore { at, .. }
         | Action::Elide { at, .. }
+        | Action::Forget { at }
         | Action::Cut { at, .. } => !gone(at),
         Action::Fold { .. } => false,
     });

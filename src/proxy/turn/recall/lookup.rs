@@ -332,6 +332,7 @@ fn as_shown(found: store::Passage) -> Passage {
 fn left_the_prompt(view: &View, message: usize) -> bool {
     view.edits.iter().any(|edit| match edit {
         Edit::Text { at, .. } | Edit::Arguments { at, .. } => *at == message,
+        Edit::Recalled { .. } => false,
         Edit::Fold { from, to, keep, .. } => (*from..*to).contains(&message) && !keep.contains(&message),
     })
 }
