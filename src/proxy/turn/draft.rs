@@ -10,6 +10,7 @@ use tracing::{debug, warn};
 
 use super::prepare::{Attempt, UNKNOWN_WINDOW, bytes_of};
 use super::recall::rewrites;
+use super::remind;
 use super::situation::Situation;
 use crate::apply::{Applied, Words};
 use crate::conversation::edit::{Edit, View};
@@ -203,6 +204,7 @@ impl App {
             let limit = facts.window.saturating_sub(facts.output_reserved).saturating_sub(slack);
             let made = Drafted { view, originals, out, body, tokens, sureness, plan, lowered: None };
             if tokens <= limit {
+                let made = remind::reminded(self, draft, limit, made).boxed().await;
                 return Ok(self.with_reply_room(draft, facts.window, made).await);
             }
             let so_far = refused.filter(|(regions, _)| regions.prompt() <= tokens);

@@ -20,6 +20,7 @@ use crate::proxy::App;
 use crate::proxy::desk::rules::{Ruled, Scope};
 use crate::proxy::gauge::Marks;
 use crate::proxy::standing::{Granted, Standing};
+use crate::remind;
 use crate::wire::openai_chat::Request;
 
 /// Share of the first line from which a prompt is counted instead of estimated.
@@ -82,6 +83,9 @@ impl App {
             wanted,
             focus,
         };
+        if let Attempt::Emergency { .. } = situation.attempt {
+            remind::take_back(&mut draft.old, &draft.request.conversation.body);
+        }
         let (mut facts, mut sureness) = self.facts(&mut draft).boxed().await;
         let scope = self.scope(&draft, situation.from_client);
         let ruled = scope.as_ref().and_then(|scope| self.put_rules(&mut draft, &facts, scope, &mut standing));

@@ -20,6 +20,7 @@ pub(super) mod prepare;
 pub(super) mod recall;
 pub(super) mod refused;
 pub mod relay;
+mod remind;
 mod replied;
 mod retold;
 pub(super) mod save;

@@ -12,6 +12,7 @@ use tracing::warn;
 use super::class::Class;
 use super::headers;
 use super::prepare::Prepared;
+use super::remind;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Conversation, Digest, Message, Role, Tokens, person};
 use crate::passage;
@@ -104,6 +105,12 @@ impl App {
             conversation: Some(prepared.id.clone()),
             kind: "missed".into(),
             data: json!({"kind": missed.kind.as_str(), "message": missed.at, "of": missed.of}),
+        }));
+        events.extend(remind::event(prepared).map(|data| Event {
+            now_ms,
+            conversation: Some(prepared.id.clone()),
+            kind: "recalled_ahead".into(),
+            data,
         }));
         events.extend(prepared.ruled.as_ref().map(|ruled| ruled.event(&prepared.id, now_ms)));
         let indexed = prepared.indexed.as_ref().filter(|i| i.is_new);

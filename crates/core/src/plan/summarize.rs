@@ -168,16 +168,19 @@ fn cut(sheet: &Sheet<'_>, from: usize, keep_recent: usize, target: Tokens, brief
     let rarely = sheet.lines.limit - sheet.ahead();
     let below = |room: Tokens| sheet.lines.limit.saturating_sub(room).max(sheet.lines.half_way()).min(rarely);
     let most = below(least_room);
-    // The files that a client sends with each request stay where that leaves what steps really take here.
+    // The files that a client sends with each request stay where that leaves what steps really take here, and so does what a person
+    // said, where more would be lost with it than is missing.
     let most_sent = below(least_room.min(sheet.next_steps()));
     let target = target.min(rarely);
     let mut tail: Tokens = 0;
     let mut best = None;
     for unit in sheet.units.iter().rev().take_while(|u| u.start >= from) {
-        tail += (unit.start..unit.end).map(|i| sheet.cost[i]).sum::<Tokens>();
+        let own = (unit.start..unit.end).map(|i| sheet.cost[i]).sum::<Tokens>();
+        tail += own;
         let total = head + pinned(unit.start) + tail;
         // What is recent stays wherever that leaves room for the next steps.
-        let is_sent = unit.role == Role::User && !sheet.is_persons(unit.start);
+        let loses_more = own > total.saturating_sub(most);
+        let is_sent = unit.role == Role::User && (loses_more || !sheet.is_persons(unit.start));
         let most = if is_sent { most_sent } else { most };
         let wanted = unit.start >= recent && total <= most;
         if unit.start < newest && total > target && !wanted {
@@ -269,11 +272,13 @@ mod tests {
             let conversation = Conversation { body, ..Conversation::default() };
             let facts = Facts { window, output_reserved: 512, slack: 16, system: 100, costs, ..Facts::default() };
             let made = plan(&conversation, &facts, &Policy::default());
-            let fold = made.actions.iter().find_map(|a| if let Action::Fold { budget, .. } = a { Some(*budget) } else { None });
-            if let Some(brief) = fold {
+            let fold = |a: &Action| if let Action::Fold { to, budget, .. } = a { Some((*to, *budget)) } else { None };
+            if let Some((to, brief)) = made.actions.iter().find_map(fold) {
                 let least = facts.head() + sizes[0] + brief + 200 + sizes[sizes.len() - 1];
                 let most = (made.lines.limit - window / ROOM_FOR_STEPS).max(least);
-                prop_assert!(made.after.prompt() <= most, "{} of {most}", made.after.prompt());
+                // Of a person's words more would be lost than is missing.
+                let oldest = sizes.get(to).copied().unwrap_or(0);
+                prop_assert!(made.after.prompt() < most + oldest.max(1), "{} of {most}", made.after.prompt());
             }
         }
     }

@@ -18,6 +18,11 @@ pub fn is_behind(view: &View, message: usize) -> bool {
     view.edits.iter().any(|edit| matches!(edit, Edit::Recalled { at, .. } if *at == message))
 }
 
+/// Takes back what came behind the last message: the server refused the prompt with it.
+pub fn take_back(view: &mut View, body: &[Message]) {
+    view.edits.retain(|edit| !matches!(edit, Edit::Recalled { at, .. } if at + 1 == body.len()));
+}
+
 /// Sets a block behind the last message.
 pub fn put(view: &mut View, body: &[Message], block: Block) {
     let Some((at, message)) = body.iter().enumerate().next_back() else { return };

@@ -39,6 +39,7 @@ use crate::wire::{json as spelled, openai_chat, reply};
 use filter::{Call, Filter, call_json};
 
 pub(in crate::proxy) use filter::answered::Answered;
+pub(in crate::proxy) use lookup::{as_shown, left_the_prompt};
 pub(in crate::proxy) use offer::rewrites;
 
 /// Rounds of one reply that may end in calls of ours. The one behind them has no such tool.
