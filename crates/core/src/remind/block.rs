@@ -7,7 +7,7 @@ use regex::Regex;
 
 use super::{Cue, Of};
 use crate::conversation::Tokens;
-use crate::passage::{Filled, Found, Said, fill};
+use crate::passage::{Filled, Found, Query, Said, fill};
 
 /// How a block begins.
 pub const HEAD: &str =
@@ -63,7 +63,7 @@ pub fn block(
     let key = |one: &Found| (one.rank.exact, one.rank.named, worth(one));
     let mut best: Vec<&Found> = found.iter().filter(|one| one.center < one.said.len()).collect();
     best.sort_by(|a, b| key(b).partial_cmp(&key(a)).unwrap_or(Ordering::Equal));
-    let first = best.first().filter(|first| first.rank.share >= SHARE || cue.of == Of::Trouble)?;
+    let first = best.first().filter(|first| cue.of == Of::Trouble || is_asked(cue, first))?;
     let least = worth(first) * BESIDE;
     let fits = |one: &&Found| match cue.of {
         Of::Words => worth(one) >= least,
@@ -83,6 +83,15 @@ pub fn block(
     of.sort_unstable();
     of.dedup();
     (shown > 0).then(|| Block { text: format!("{HEAD}\n{text}\n{END}"), of })
+}
+
+/// Whether a passage is about what a person asks: enough of it stands there, and of several words more than one.
+fn is_asked(cue: &Cue, found: &Found) -> bool {
+    let query = Query::read(&cue.query);
+    let text: Vec<&str> = found.said.iter().map(|said| said.text.as_str()).collect();
+    let all = query.units.len();
+    let there = query.rank(&text.join("\n"), &vec![1.0; all]).share * all as f64;
+    found.rank.share >= SHARE && there.round() >= all.min(2) as f64
 }
 
 /// A passage whose words cannot end the block, nor begin another.
