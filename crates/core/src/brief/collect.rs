@@ -240,7 +240,7 @@ const SPOKEN_MOST: usize = 800;
 fn two_talk(messages: &[&Message]) -> bool {
     let is_talk = |m: &&Message| m.calls.is_empty() && matches!(m.role, Role::User | Role::Assistant | Role::System);
     let by = |role: Role| messages.iter().filter(|m| m.role == role).map(|m| m.text.len()).sum::<usize>();
-    messages.iter().all(|m| is_talk(&m)) && by(Role::Assistant) <= by(Role::User).saturating_mul(2)
+    messages.iter().all(is_talk) && by(Role::Assistant) <= by(Role::User).saturating_mul(2)
 }
 
 /// What the other one says in a talk, but for what says nothing.

@@ -63,15 +63,16 @@ pub fn block(
     let key = |one: &Found| (one.rank.exact, one.rank.named, worth(one));
     let mut best: Vec<&Found> = found.iter().filter(|one| one.center < one.said.len()).collect();
     best.sort_by(|a, b| key(b).partial_cmp(&key(a)).unwrap_or(Ordering::Equal));
-    let first = best.first().filter(|first| cue.of == Of::Trouble || is_asked(cue, first))?;
+    let query = Query::read(&cue.query);
+    let first = best.first().filter(|first| first.rank.share >= SHARE || cue.of == Of::Trouble)?;
     let least = worth(first) * BESIDE;
     let fits = |one: &&Found| match cue.of {
-        Of::Words => worth(one) >= least,
+        Of::Words => worth(one) >= least && holds_two(&query, one),
         // A name that stands there is what was asked for; a word of it is any word.
         Of::Trouble => one.rank.named > 0,
     };
     let most = if cue.of == Of::Trouble { PLACES } else { usize::MAX };
-    let missing = best.iter().take_while(|one| fits(one)).filter(|one| gone(&one.said[one.center]));
+    let missing = best.iter().filter(|one| fits(one) && gone(&one.said[one.center]));
     let chosen: Vec<Found> = missing.take(most).map(|one| quoted(one)).collect();
     let around = count(HEAD).saturating_add(count(END)).saturating_add(8);
     let room = room.saturating_sub(around);
@@ -85,13 +86,12 @@ pub fn block(
     (shown > 0).then(|| Block { text: format!("{HEAD}\n{text}\n{END}"), of })
 }
 
-/// Whether a passage is about what a person asks: enough of it stands there, and of several words more than one.
-fn is_asked(cue: &Cue, found: &Found) -> bool {
-    let query = Query::read(&cue.query);
+/// Whether of several words of a query more than one stands in a passage: one alone points at nothing.
+fn holds_two(query: &Query, found: &Found) -> bool {
     let text: Vec<&str> = found.said.iter().map(|said| said.text.as_str()).collect();
     let all = query.units.len();
     let there = query.rank(&text.join("\n"), &vec![1.0; all]).share * all as f64;
-    found.rank.share >= SHARE && there.round() >= all.min(2) as f64
+    there.round() >= all.min(2) as f64
 }
 
 /// A passage whose words cannot end the block, nor begin another.

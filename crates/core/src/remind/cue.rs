@@ -117,7 +117,7 @@ fn trouble(text: &str, paths: &[&str]) -> String {
     let lines = graded.lines.iter().zip(&graded.grades);
     let bad: Vec<&str> =
         lines.filter(|(line, grade)| **grade >= Grade::Trouble || is_frame(line)).map(|l| *l.0).collect();
-    if !graded.grades.iter().any(|grade| *grade == Grade::Error) {
+    if !graded.grades.contains(&Grade::Error) {
         return String::new();
     }
     let mut out: Vec<&str> = Vec::new();
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(of("Where did I buy the walnut table, please?"), ("buy walnut table,".into(), true));
         assert_eq!(of("What's the port of `db-1`?"), ("port `db-1`?".into(), false));
         assert_eq!(of("Wo habe ich den Tisch gekauft?"), ("Tisch gekauft?".into(), true));
-        assert_eq!(of("我的桌子在哪里买的？").1, true);
+        assert!(of("我的桌子在哪里买的？").1);
         for nod in ["go on", "Yes, please do.", "", "ok"] {
             assert_eq!(asked_by(nod), None, "{nod}");
         }
