@@ -117,6 +117,8 @@ settings! {
     background: bool = read::boolean, bool::to_string;
     /// Whether the model gets a tool to read back what left its prompt.
     recall: bool = read::boolean, bool::to_string;
+    /// Whether what the last message points at comes back by itself.
+    recall_ahead: bool = read::auto_or_off, read::show_auto_or_off;
     /// Whether the model gets a tool to say that a task is done.
     done_tool: bool = read::boolean, bool::to_string;
     /// Whether new conversations begin with the rules of their project.

@@ -212,6 +212,8 @@ pub struct Resolved {
     pub background: bool,
     /// Whether the model gets a tool to read back what left its prompt.
     pub recall: bool,
+    /// Whether what the last message points at comes back by itself.
+    pub recall_ahead: bool,
     /// Whether the model gets a tool to say that a task is done.
     pub done_tool: bool,
     /// Whether new conversations begin with the rules of their project.
@@ -444,6 +446,7 @@ impl Config {
             triggers: context.triggers(),
             background: context.background.value,
             recall: context.recall.value,
+            recall_ahead: context.recall_ahead.value,
             done_tool: context.done_tool.value,
             rules: context.rules.value,
             tools: context.tools.value,

@@ -249,6 +249,16 @@ pub(crate) fn show_keep_recent(keep: &KeepRecent) -> String {
     }
 }
 
+/// `"auto"` or `"off"`.
+pub(crate) fn auto_or_off(value: &Value) -> Result<bool, String> {
+    Ok(choice(value, &["auto", "off"])? == "auto")
+}
+
+/// How that is written.
+pub(crate) fn show_auto_or_off(on: &bool) -> String {
+    if *on { "auto" } else { "off" }.to_owned()
+}
+
 /// `"line"` or `"wall"`.
 pub(crate) fn fold_at(value: &Value) -> Result<FoldAt, String> {
     Ok(if choice(value, &["line", "wall"])? == "line" { FoldAt::Line } else { FoldAt::Wall })

@@ -148,7 +148,10 @@ pub fn message(text: &str) -> Tokens {
 
 /// Estimated tokens of what an edit puts in place.
 pub fn edit(edit: &Edit) -> Tokens {
-    let (Edit::Text { text, .. } | Edit::Arguments { arguments: text, .. } | Edit::Fold { brief: text, .. }) = edit;
+    let (Edit::Text { text, .. }
+    | Edit::Recalled { text, .. }
+    | Edit::Arguments { arguments: text, .. }
+    | Edit::Fold { brief: text, .. }) = edit;
     message(text)
 }
 

@@ -496,6 +496,7 @@ fn every_key_of_a_table_can_be_set_from_the_environment() {
         ("context.summary_model", "local/x"),
         ("context.background", "false"),
         ("context.recall", "false"),
+        ("context.recall_ahead", "off"),
         ("context.tools", "auto"),
         ("context.system", "index"),
         ("context.system_section_max_tokens", "999"),

@@ -177,7 +177,7 @@ fn a_conversation_goes_on_with_another_model() {
     one.set(|s| s.model = "first:1b".into());
     two.set(|s| s.model = "second:70b".into());
     for session in [None, Some("work")] {
-        let proxy = TestProxy::with(&[one.url(), two.url()], "[context]\nbackground = false\n");
+        let proxy = TestProxy::with(&[one.url(), two.url()], "[context]\nbackground = false\nrecall_ahead = \"off\"\n");
         let ask = |talk: &Chat, model: &str| {
             let headers: Vec<(&str, &str)> = session.map(|s| ("x-windowsill-session", s)).into_iter().collect();
             let body = talk.clone().with("model", json!(model)).body();

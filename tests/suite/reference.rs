@@ -26,6 +26,7 @@ const MORE: &[(&str, &str)] = &[
     ("context.digest_model", "[Digests](digests.md)"),
     ("context.fold_every_turns", "[Folds at a pace of your own](guardrails.md#folds-at-a-pace-of-your-own)"),
     ("context.recall", "[The model can read back](recall.md)"),
+    ("context.recall_ahead", "[What comes back by itself](recall.md#what-comes-back-by-itself)"),
     ("context.done_tool", "[Checkpoints](guardrails.md#checkpoints)"),
     ("context.rules", "[Rules](guardrails.md#rules)"),
     ("context.tools", "[Many tools in a small window](tools.md)"),

@@ -141,9 +141,10 @@ impl Replay<'_> {
         let head: Tokens = conversation.system.iter().map(|m| cost(m).total()).sum();
         let tools = conversation.tools.as_ref().map_or(0, |t| tokens(&String::from_utf8_lossy(t)));
         let edit_cost = |edit: &Edit| match edit {
-            Edit::Arguments { arguments: text, .. } | Edit::Text { text, .. } | Edit::Fold { brief: text, .. } => {
-                tokens(text) + 8
-            }
+            Edit::Arguments { arguments: text, .. }
+            | Edit::Text { text, .. }
+            | Edit::Recalled { text, .. }
+            | Edit::Fold { brief: text, .. } => tokens(text) + 8,
         };
         Facts {
             window: self.window,

@@ -134,11 +134,13 @@ pub fn apply<A: Archive>(input: &Input<'_, A>) -> Result<Applied, A::Error> {
         work.act(action)?;
     }
     let Work { edits, originals, .. } = work;
-    Ok(Applied { view: merge(input.old, edits, input.conversation.body.len()), originals })
+    let forgotten: Vec<usize> =
+        input.plan.actions.iter().filter(|a| matches!(a, Action::Forget { .. })).map(Action::first).collect();
+    Ok(Applied { view: merge(input.old, edits, &forgotten, input.conversation.body.len()), originals })
 }
 
-/// The old edits that still stand, and the new ones.
-fn merge(old: &View, new: Vec<Edit>, messages: usize) -> View {
+/// The old edits that still stand, and the new ones. Behind the messages `forgotten`, nothing stands any more.
+fn merge(old: &View, new: Vec<Edit>, forgotten: &[usize], messages: usize) -> View {
     let fold = new.iter().chain(&old.edits).find_map(|e| match e {
         Edit::Fold { from, to, keep, .. } => Some((*from, *to, keep.clone())),
         _ => None,
@@ -150,6 +152,8 @@ fn merge(old: &View, new: Vec<Edit>, messages: usize) -> View {
             (Edit::Fold { .. }, Edit::Fold { .. }) => true,
             (Edit::Text { at: a, .. }, Edit::Text { at: b, .. }) => a == b,
             (Edit::Arguments { at: a, call: c, .. }, Edit::Arguments { at: b, call: d, .. }) => (a, c) == (b, d),
+            // What came behind a text goes with it.
+            (Edit::Text { at: a, .. }, Edit::Recalled { at: b, .. }) => a == b,
             _ => false,
         })
     };
@@ -157,10 +161,12 @@ fn merge(old: &View, new: Vec<Edit>, messages: usize) -> View {
         Edit::Fold { .. } => (0, 0, 0),
         Edit::Text { at, .. } => (1, *at, 0),
         Edit::Arguments { at, call, .. } => (1, *at, call + 1),
+        Edit::Recalled { at, .. } => (1, *at, usize::MAX),
     };
     let stands = |e: &Edit| match e {
         Edit::Fold { .. } => true,
         Edit::Text { at, .. } | Edit::Arguments { at, .. } => !folded(*at),
+        Edit::Recalled { at, .. } => !folded(*at) && !forgotten.contains(at),
     };
     let kept: Vec<Edit> = old.edits.iter().filter(|e| !replaced(e)).cloned().collect();
     let mut edits: Vec<Edit> = kept.into_iter().chain(new).filter(|e| stands(e)).collect();
@@ -243,6 +249,7 @@ impl<A: Archive> Work<'_, A> {
                 self.text_edit(*at, Rule::Truncate, text, record);
             }
             Action::Elide { at, call, budget, rule } => self.elide(*at, *call, *budget, *rule)?,
+            Action::Forget { .. } => {}
             Action::Fold { from, to, keep, budget, .. } => self.fold(*from, *to, keep, *budget),
         }
         Ok(())
@@ -465,7 +472,7 @@ impl<A: Archive> Work<'_, A> {
     fn is_replaced(&self, at: usize) -> bool {
         let earlier = self.input.old.edits.iter().any(|e| match e {
             Edit::Text { at: of, .. } | Edit::Arguments { at: of, .. } => *of == at,
-            Edit::Fold { .. } => false,
+            Edit::Fold { .. } | Edit::Recalled { .. } => false,
         });
         earlier || self.input.plan.actions.iter().any(|a| a.touches(at))
     }

@@ -78,6 +78,10 @@ fn edited(edit: &Edit, at: usize) -> String {
         Edit::Arguments { at: of, record, .. } if *of == at => {
             format!("*Its arguments are shortened in the prompt; `windowsill recall {record}`.*\n\n")
         }
+        Edit::Recalled { at: of, of: parts, .. } if *of == at => {
+            let numbers: Vec<String> = parts.iter().map(usize::to_string).collect();
+            format!("*In the prompt, parts of {} were recalled behind it.*\n\n", numbers.join(", "))
+        }
         _ => String::new(),
     }
 }

@@ -8,7 +8,8 @@
 //! - [`settings`]: those of requests that a profile sets or strips; [`wire`] writes them.
 //! - [`export`]: a conversation as a file for somebody to keep.
 //! - [`question`], [`completion`]: what a model is asked about an original; what stands of a task that is done.
-//! - [`recall`]: the tool by which a model gets an original back: its definition, arguments and pages; [`passage`]: the search.
+//! - [`recall`]: the tool by which a model gets an original back: its definition, arguments and pages; [`passage`]: the search;
+//!   [`remind`]: what comes back by itself.
 //!
 //! A history is planned in ten lines. Costs may be counted or estimated; the plan says what to change, and why:
 //!
@@ -46,6 +47,7 @@ pub mod plan;
 pub mod preview;
 pub mod question;
 pub mod recall;
+pub mod remind;
 pub mod salience;
 pub mod settings;
 pub mod unwrap;

@@ -393,6 +393,7 @@ pub(super) fn view_bytes(view: &View) -> usize {
         .map(|edit| match edit {
             Edit::Text { text, record, .. } => text.len() + record.len(),
             Edit::Arguments { arguments, record, .. } => arguments.len() + record.len(),
+            Edit::Recalled { text, of, .. } => text.len() + 8 * of.len(),
             Edit::Fold { keep, brief, .. } => brief.len() + 8 * keep.len(),
         })
         .sum();

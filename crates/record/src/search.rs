@@ -81,7 +81,8 @@ pub(super) fn search(
         let mut rank = own;
         if said.len() > 1 {
             let all: Vec<&str> = said.iter().map(|hit| hit.text.as_str()).collect();
-            rank.worth = rank.worth.max(query.rank(&all.join("\n"), &rarities).worth);
+            let all = query.rank(&all.join("\n"), &rarities);
+            (rank.worth, rank.share) = (rank.worth.max(all.worth), rank.share.max(all.share));
         }
         let said = said.iter().map(|one| Hit { exact: own.exact > 0, ..Hit::clone(one) }).collect();
         found.push((id, Passage { said, center, rank }));

@@ -78,7 +78,9 @@ impl<'a, T: Copy + Default + Add<Output = T> + Sub<Output = T>> Edited<'a, T> {
         let mut out = Edited { view, put, of_message: HashMap::new(), folds: Vec::new() };
         for (nth, edit) in view.edits.iter().enumerate() {
             match edit {
-                Edit::Text { at, .. } | Edit::Arguments { at, .. } => out.of_message.entry(*at).or_default().push(nth),
+                Edit::Text { at, .. } | Edit::Arguments { at, .. } | Edit::Recalled { at, .. } => {
+                    out.of_message.entry(*at).or_default().push(nth)
+                }
                 Edit::Fold { .. } => out.folds.push(nth),
             }
         }
@@ -103,6 +105,7 @@ impl<'a, T: Copy + Default + Add<Output = T> + Sub<Output = T>> Edited<'a, T> {
         own.fold(whole, |cost, nth| match &self.view.edits[*nth] {
             Edit::Text { .. } => self.put[*nth] + item.calls(),
             Edit::Arguments { call, .. } => cost - item.calls.get(*call).copied().unwrap_or_default() + self.put[*nth],
+            Edit::Recalled { .. } => cost + self.put[*nth],
             Edit::Fold { .. } => cost,
         })
     }
@@ -136,7 +139,10 @@ impl Items<'_, f64> {
             costs.push(Cost { text: scaled.text, calls: scaled.calls, media: scaled.media });
         }
         let put = self.view.edits.iter().zip(&self.edits).map(|(edit, cost)| {
-            let (Edit::Text { at, .. } | Edit::Arguments { at, .. } | Edit::Fold { from: at, .. }) = edit;
+            let (Edit::Text { at, .. }
+            | Edit::Recalled { at, .. }
+            | Edit::Arguments { at, .. }
+            | Edit::Fold { from: at, .. }) = edit;
             (cost * factor(*at)).round() as Tokens
         });
         let edit_costs = put.collect();

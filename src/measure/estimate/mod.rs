@@ -319,6 +319,7 @@ fn put_in_place(conversation: &Conversation, edit: &Edit) -> Row {
             let called = conversation.body.get(*at).and_then(|m| m.calls.get(*nth));
             call(called.map_or("", |c| &c.name), arguments)
         }
+        Edit::Recalled { text, .. } => Row::text(tokens::size(text)),
         Edit::Fold { brief, .. } => Row::text(tokens::size(brief)),
     }
 }

@@ -23,6 +23,9 @@ pub(in crate::proxy) fn edit_json(edit: &Edit) -> Value {
         Edit::Arguments { at, call, rule, record, .. } => {
             json!({"message": at, "call": call, "rule": rule, "record": record})
         }
+        Edit::Recalled { at, text, of, .. } => {
+            json!({"message": at, "rule": "recalled", "of": of, "text": text.as_ref()})
+        }
         Edit::Fold { from, to, keep, brief, .. } => {
             json!({"from": from, "to": to, "kept": keep, "rule": "fold", "brief": brief.as_ref()})
         }

@@ -93,6 +93,7 @@ pub(in crate::proxy) fn size_in(view: &View, at: usize, raw: &Bytes) -> Tokens {
     for edit in view.edits.iter().filter(|edit| edit.touches(at)) {
         match edit {
             Edit::Fold { .. } => return 0,
+            Edit::Recalled { .. } => {}
             Edit::Text { .. } => out = Some(tokens::edit(edit)),
             Edit::Arguments { call, .. } => {
                 let whole = out.unwrap_or_else(|| size(raw));
@@ -152,6 +153,7 @@ pub(in crate::proxy) fn became(view: &View, at: usize) -> &'static str {
         None => "same",
         Some(Edit::Fold { .. }) => "folded",
         Some(Edit::Text { rule, .. } | Edit::Arguments { rule, .. }) => word(*rule),
+        Some(Edit::Recalled { .. }) => "recalled",
     }
 }
 
@@ -192,6 +194,7 @@ fn edit_for_people(edit: &Edit, state: &Value) -> Value {
                 line("summarize_at")
             )
         }
+        Edit::Recalled { .. } => "What it points at had left the prompt, and was found.".to_owned(),
         Edit::Text { rule, .. } | Edit::Arguments { rule, .. } => match rule {
             Rule::Evict => format!("It was larger than {} tokens, the line for a single result.", line("evict_over")),
             Rule::Clear => {
@@ -215,6 +218,9 @@ fn edit_for_people(edit: &Edit, state: &Value) -> Value {
         }
         Edit::Arguments { rule, arguments, record, .. } => json!({
             "kind": word(*rule), "text": arguments.as_ref(), "record": record, "why": why, "tokens": tokens::edit(edit)
+        }),
+        Edit::Recalled { text, of, .. } => json!({
+            "kind": "recalled", "text": text.as_ref(), "of": of, "why": why, "tokens": tokens::edit(edit)
         }),
         Edit::Fold { brief, from, to, .. } => json!({
             "kind": "folded", "text": brief.as_ref(), "from": from, "to": to, "why": why, "tokens": tokens::edit(edit)

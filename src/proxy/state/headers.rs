@@ -17,6 +17,9 @@ pub(in crate::proxy) const TASK: HeaderName = HeaderName::from_static("x-windows
 /// `off`: the model gets no tool of ours.
 pub(in crate::proxy) const RECALL: HeaderName = HeaderName::from_static("x-windowsill-recall");
 
+/// `off`: nothing comes back by itself.
+pub(in crate::proxy) const RECALL_AHEAD: HeaderName = HeaderName::from_static("x-windowsill-recall-ahead");
+
 /// `on`, `off`: whether the model gets the tool that says that a task is done.
 pub(in crate::proxy) const DONE: HeaderName = HeaderName::from_static("x-windowsill-done");
 
@@ -39,8 +42,20 @@ pub(in crate::proxy) const TELLS_STOP: HeaderName = HeaderName::from_static("x-w
 pub(in crate::proxy) const TRANSLATED: HeaderName = HeaderName::from_static("x-windowsill-translated");
 
 /// Request headers that are meant for this proxy and go no further.
-pub(in crate::proxy) const OURS: [HeaderName; 11] =
-    [SESSION, SWITCH, PROFILE, TASK, RECALL, DONE, PROJECT, TOOLS, CLIENT_SESSION, TELLS_STOP, TRANSLATED];
+pub(in crate::proxy) const OURS: [HeaderName; 12] = [
+    SESSION,
+    SWITCH,
+    PROFILE,
+    TASK,
+    RECALL,
+    RECALL_AHEAD,
+    DONE,
+    PROJECT,
+    TOOLS,
+    CLIENT_SESSION,
+    TELLS_STOP,
+    TRANSLATED,
+];
 
 /// Headers in which clients name their sessions: Codex, Claude Code, opencode, Vibe, OpenHands, pi. The last is one for each
 /// request where some SDKs send it.

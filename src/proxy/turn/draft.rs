@@ -1,6 +1,7 @@
 //! What the planner asks for until a prompt fits ([`crate::plan::fit`]): views are made, models are asked for what they write, and
 //! what would be sent is counted.
 
+use crate::proxy::turn::drafts::exact;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,12 +13,12 @@ use super::brief::{brief_at_hand, not_summarized, written};
 use super::digest::digests;
 use super::drafts::{Draft, Drafted};
 use super::guard::noted;
-use super::situation::Situation;
+use super::remind;
 use crate::apply::{Applied, Words};
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Conversation, Tokens};
 use crate::measure::count::Counted;
-use crate::measure::{self, Sureness, tokens};
+use crate::measure::{Sureness, tokens};
 use crate::plan::fit::{CannotFit, Fitting, Ours};
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{Action, Facts, Plan, Regions, Strategy};
@@ -71,8 +72,10 @@ pub(in crate::proxy) async fn drafted(
         debug!(tokens, planned = plan.after.prompt(), "made a view");
         let added = ours.tokens().saturating_sub(if began.offered { began.recall } else { 0 });
         let made = Drafted { view, originals, out, body, tokens, sureness, added, plan: plan.clone(), lowered: None };
+        let limit = fitting.limit();
         if let Some(made) = fitting.made(plan, tokens, made) {
-            return Ok(with_reply_room(app, draft, window, made.what).await);
+            let made = remind::reminded(app, draft, limit, made.what).boxed().await;
+            return Ok(with_reply_room(app, draft, window, made).await);
         }
     }
     match fitting.end() {
@@ -187,7 +190,10 @@ pub(in crate::proxy) async fn shares(
 
 /// Tokens of what an edit put in place.
 fn edit_cost(app: &App, draft: &Draft<'_>, edit: &Edit) -> Tokens {
-    let (Edit::Text { text, .. } | Edit::Arguments { arguments: text, .. } | Edit::Fold { brief: text, .. }) = edit;
+    let (Edit::Text { text, .. }
+    | Edit::Recalled { text, .. }
+    | Edit::Arguments { arguments: text, .. }
+    | Edit::Fold { brief: text, .. }) = edit;
     tokens::AROUND + text_cost(app, draft, text)
 }
 
@@ -228,21 +234,6 @@ fn estimated(
     };
     made.view = view.clone();
     Regions::of(conversation, &made, &draft.policy).prompt()
-}
-
-/// The size of a request: by the model's own vocabulary where its file is on this machine, else by the server.
-pub(in crate::proxy) async fn exact(
-    draft: &Draft<'_>,
-    body: &Bytes,
-) -> Result<(Tokens, Sureness), crate::upstream::Error> {
-    let Situation { upstream, own, .. } = draft.situation;
-    if let Some(own) = own {
-        let media = measure::count::media(&draft.request.conversation);
-        if let Some(exact) = own.total(upstream, body, media).await {
-            return Ok((exact.tokens, exact.sureness()));
-        }
-    }
-    Ok((upstream.count(body).await?, Sureness::Counted))
 }
 
 /// The next plan. Should a pure room panic, the request goes on with what is certain: nothing is changed.

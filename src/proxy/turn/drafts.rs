@@ -1,5 +1,6 @@
 //! A request that is being planned, and the view that comes of it.
 
+use crate::measure;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -99,4 +100,19 @@ pub(in crate::proxy) struct Drafted {
     pub(in crate::proxy) added: Tokens,
     /// What the client asked for as the longest reply, and what was forwarded, where that is less.
     pub(in crate::proxy) lowered: Option<(Tokens, Tokens)>,
+}
+
+/// The size of a request: by the model's own vocabulary where its file is on this machine, else by the server.
+pub(in crate::proxy) async fn exact(
+    draft: &Draft<'_>,
+    body: &Bytes,
+) -> Result<(Tokens, Sureness), crate::upstream::Error> {
+    let Situation { upstream, own, .. } = draft.situation;
+    if let Some(own) = own {
+        let media = measure::count::media(&draft.request.conversation);
+        if let Some(exact) = own.total(upstream, body, media).await {
+            return Ok((exact.tokens, exact.sureness()));
+        }
+    }
+    Ok((upstream.count(body).await?, Sureness::Counted))
 }

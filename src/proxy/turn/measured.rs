@@ -1,6 +1,7 @@
 //! What a request weighs, and what people want of its conversation: the facts that it is planned by. A prompt that comes near a
 //! line is counted; of any other, what was reported stands and what is new is estimated.
 
+use crate::proxy::turn::drafts::exact;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -9,7 +10,7 @@ use tracing::warn;
 
 use super::admission::cost_of_hidden_calls;
 use super::attempt::{Attempt, bytes_of};
-use super::draft::{exact, shares};
+use super::draft::shares;
 use super::drafts::Draft;
 use super::head::Head;
 use super::history::known;
@@ -25,6 +26,7 @@ use crate::proxy::App;
 use crate::proxy::state::gauge::Marks;
 use crate::proxy::state::scope::Scope;
 use crate::proxy::state::standing::{Held, Standing, held, standing_of};
+use crate::remind;
 use crate::wire::openai_chat::Request;
 
 /// Share of the first line from which a prompt is counted instead of estimated.
@@ -86,6 +88,9 @@ pub(in crate::proxy) async fn measured<'a>(
         wanted,
         focus,
     };
+    if let Attempt::Emergency { .. } = situation.attempt {
+        remind::take_back(&mut draft.old, &draft.request.conversation.body);
+    }
     let (mut facts, mut sureness) = counted_facts(app, &mut draft).boxed().await;
     let scope = scope(app, &draft, situation.from_client);
     let ruled = scope.as_ref().and_then(|scope| put_rules(app, &mut draft, &facts, scope, &mut standing));

@@ -25,6 +25,7 @@ pub(super) mod prepared;
 pub(super) mod recall;
 pub(super) mod refused;
 pub mod relay;
+mod remind;
 mod replied;
 mod retold;
 mod rules;

@@ -12,6 +12,7 @@ use tracing::warn;
 use super::class::Class;
 use super::guard::remember;
 use super::prepared::Prepared;
+use super::remind;
 use super::{gauge, in_record};
 use crate::clock::now_ms;
 use crate::conversation::edit::{Edit, View};
@@ -122,6 +123,12 @@ fn batch(app: &App, upstream: &Upstream, prepared: &Prepared, tip: Digest, depth
         kind: "missed".into(),
         data: json!({"kind": missed.kind.as_str(), "message": missed.at, "of": missed.of}),
     }));
+    events.extend(remind::event(prepared).map(|data| Event {
+        now_ms,
+        conversation: Some(prepared.id.clone()),
+        kind: "recalled_ahead".into(),
+        data,
+    }));
     events.extend(prepared.ruled.as_ref().map(|ruled| ruled.event(&prepared.id, now_ms)));
     let indexed = prepared.indexed.as_ref().filter(|i| i.is_new);
     events.extend(indexed.map(|i| i.event(&prepared.id, now_ms)));
@@ -213,7 +220,7 @@ fn for_forks(prepared: &Prepared) -> Option<(Digest, View)> {
     }
     let chain = *prepared.chain.get(before.checked_sub(1)?)?;
     let holds = |edit: &&Edit| match edit {
-        Edit::Text { at, .. } | Edit::Arguments { at, .. } => *at < before,
+        Edit::Text { at, .. } | Edit::Arguments { at, .. } | Edit::Recalled { at, .. } => *at < before,
         // A brief may hold words of messages behind its fold.
         Edit::Fold { to, .. } => *to <= before && prepared.view.read() <= before,
     };
@@ -266,6 +273,7 @@ fn state(prepared: &Prepared, kept: &Kept, gauge: &Gauge) -> String {
     for edit in &prepared.view.edits {
         let key = match edit {
             Edit::Text { rule, .. } | Edit::Arguments { rule, .. } => format!("{rule:?}").to_lowercase(),
+            Edit::Recalled { .. } => "recalled".to_owned(),
             Edit::Fold { to, from, .. } => {
                 edits.insert("folded_messages".to_owned(), to - from);
                 "fold".to_owned()

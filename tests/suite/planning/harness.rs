@@ -73,6 +73,7 @@ pub(crate) fn edit_cost(conversation: &Conversation, edit: &Edit) -> Tokens {
         Edit::Arguments { at, call, arguments, .. } => {
             of_bytes(conversation.body[*at].calls[*call].name.len() + arguments.len()) + FRAME
         }
+        Edit::Recalled { text, .. } => of_bytes(text.len()) + FRAME,
         Edit::Fold { brief, .. } => of_bytes(brief.len()),
     }
 }
@@ -103,6 +104,10 @@ pub(crate) fn view_of(conversation: &Conversation, old: &View, plan: &Plan) -> V
         let stays = match edit {
             Edit::Fold { .. } => fold.is_none(),
             Edit::Text { at, .. } => !gone(*at) && !plan.actions.iter().any(|a| text_edit_of(a) == Some(*at)),
+            Edit::Recalled { at, .. } => {
+                let goes = |a: &Action| text_edit_of(a) == Some(*at) || *a == Action::Forget { at: *at };
+                !gone(*at) && !plan.actions.iter().any(goes)
+            }
             Edit::Arguments { at, call, .. } => {
                 let again = |a: &Action| matches!(a, Action::Elide { at: m, call: c, .. } if (m, c) == (at, call));
                 !gone(*at) && !plan.actions.iter().any(again)
@@ -112,11 +117,12 @@ pub(crate) fn view_of(conversation: &Conversation, old: &View, plan: &Plan) -> V
             edits.push(edit.clone());
         }
     }
-    edits.extend(plan.actions.iter().map(|a| edit(conversation, a)));
+    edits.extend(plan.actions.iter().filter_map(|a| edit(conversation, a)));
     edits.sort_by_key(|e| match e {
         Edit::Fold { .. } => (0, 0, 0),
         Edit::Text { at, .. } => (1, *at, 0),
         Edit::Arguments { at, call, .. } => (1, *at, 1 + call),
+        Edit::Recalled { at, .. } => (1, *at, usize::MAX),
     });
     View { messages: conversation.body.len(), edits, ..View::default() }
 }
@@ -129,11 +135,11 @@ pub(crate) fn text_edit_of(action: &Action) -> Option<usize> {
         | Action::Repeat { at, .. }
         | Action::Restore { at, .. }
         | Action::Cut { at, .. } => Some(*at),
-        Action::Elide { .. } | Action::Fold { .. } => None,
+        Action::Elide { .. } | Action::Forget { .. } | Action::Fold { .. } => None,
     }
 }
 
-fn edit(conversation: &Conversation, action: &Action) -> Edit {
+fn edit(conversation: &Conversation, action: &Action) -> Option<Edit> {
     let text = |at: usize, rule: Rule, text: String| Edit::Text {
         at,
         digest: conversation.body[at].digest,
@@ -141,7 +147,8 @@ fn edit(conversation: &Conversation, action: &Action) -> Edit {
         text: text.into(),
         record: format!("r{at}"),
     };
-    match action {
+    Some(match action {
+        Action::Forget { .. } => return None,
         Action::Preview { at, budget, rule } => text(*at, *rule, filler(EDIT_MARK, budget.saturating_sub(FRAME))),
         Action::Placeholder { at, .. } => text(*at, Rule::Clear, filler(EDIT_MARK, PLACEHOLDER - FRAME)),
         Action::Repeat { at, .. } => text(*at, Rule::Repeat, filler(EDIT_MARK, 40 - FRAME)),
@@ -179,7 +186,7 @@ fn edit(conversation: &Conversation, action: &Action) -> Edit {
             unread: Vec::new(),
             read: Some(*to),
         },
-    }
+    })
 }
 
 /// One pass through the pipeline.
@@ -268,6 +275,7 @@ fn indices(conversation: &Conversation, plan: &Plan) -> Result<(), String> {
     for action in &plan.actions {
         let good = match action {
             Action::Preview { at, .. } | Action::Placeholder { at, .. } | Action::Cut { at, .. } => *at < len,
+            Action::Forget { at } => *at < len,
             Action::Repeat { at, of } | Action::Restore { at, of, .. } => *at < len && of < at,
             Action::Elide { at, call, .. } => *call < calls(*at),
             Action::Fold { from, to, keep, .. } => {
@@ -307,7 +315,7 @@ fn bytes(conversation: &Conversation, pass: &Pass, policy: &Policy) -> Result<()
     for out in &pass.out {
         let Some(at) = out.at else { continue };
         let edited = pass.view.edits.iter().any(|e| match e {
-            Edit::Text { at: m, .. } | Edit::Arguments { at: m, .. } => *m == at,
+            Edit::Text { at: m, .. } | Edit::Arguments { at: m, .. } | Edit::Recalled { at: m, .. } => *m == at,
             Edit::Fold { .. } => false,
         });
         let anchor = fold.is_some_and(|from| at + 1 == from);

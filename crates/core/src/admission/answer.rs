@@ -274,7 +274,7 @@ pub fn taught(body: &[Message], view: &View) -> HashSet<String> {
     let gone = |at: usize| {
         view.edits.iter().any(|edit| match edit {
             Edit::Text { at: edited, .. } => *edited == at,
-            Edit::Arguments { .. } => false,
+            Edit::Arguments { .. } | Edit::Recalled { .. } => false,
             Edit::Fold { from, to, keep, .. } => (*from..*to).contains(&at) && !keep.contains(&at),
         })
     };

@@ -29,6 +29,7 @@ pub fn facts(material: &Material<'_>) -> Facts {
         ..Facts::default()
     };
     let calls = calls_of(material.messages);
+    let two_talk = two_talk(material.messages);
     let mut last_text: Option<&Message> = None;
     // What a client shows as examples of how to answer, nobody said and nobody did.
     let own = material.messages.iter().rposition(|message| person::ends_examples(message)).map_or(0, |at| at + 1);
@@ -41,7 +42,10 @@ pub fn facts(material: &Material<'_>) -> Facts {
             Role::Assistant => {
                 let ends_turn =
                     message.calls.is_empty() && material.messages.get(i + 1).is_none_or(|m| m.role == Role::User);
-                assistant(message, ends_turn, &mut new);
+                match two_talk && message.text.len() <= SPOKEN_MOST {
+                    true => said(message, &mut new),
+                    false => assistant(message, ends_turn, &mut new),
+                }
                 if !message.text.trim().is_empty() {
                     last_text = Some(message);
                 }
@@ -99,8 +103,11 @@ pub(super) fn one_line(text: &str) -> String {
 
 /// Adds a fact.
 pub(super) fn push(facts: &mut Facts, part: Part, text: &str) {
-    let text =
-        if part == Part::User { text.to_owned() } else { shorten(&defuse(&one_line(text)), FACT_MOST).into_owned() };
+    let text = if matches!(part, Part::User | Part::Said) {
+        text.to_owned()
+    } else {
+        shorten(&defuse(&one_line(text)), FACT_MOST).into_owned()
+    };
     if !text.trim().is_empty() {
         add(&mut facts.sections[part as usize], part, Item::new(part, text, 1));
     }
@@ -224,6 +231,24 @@ pub(super) fn defuse(text: &str) -> String {
     }
     text.replace("[windowsill brief", "[ windowsill brief")
         .replace("[end of windowsill brief", "[ end of windowsill brief")
+}
+
+/// A longer message of an assistant (bytes) explains: what it concludes is kept, and not its words.
+const SPOKEN_MOST: usize = 800;
+
+/// Whether these messages are a talk of two who say about as much: no work is done, and one asks no more than the other tells.
+fn two_talk(messages: &[&Message]) -> bool {
+    let is_talk = |m: &&Message| m.calls.is_empty() && matches!(m.role, Role::User | Role::Assistant | Role::System);
+    let by = |role: Role| messages.iter().filter(|m| m.role == role).map(|m| m.text.len()).sum::<usize>();
+    messages.iter().all(is_talk) && by(Role::Assistant) <= by(Role::User).saturating_mul(2)
+}
+
+/// What the other one says in a talk, but for what says nothing.
+fn said(message: &Message, facts: &mut Facts) {
+    let text = condense(message.text.trim(), MESSAGE_MOST);
+    if super::words::said(&text) > 0 {
+        push(facts, Part::Said, &defuse(&sanitize(&text)));
+    }
 }
 
 /// Conclusions among an assistant's sentences, files and commands among its calls.
@@ -382,7 +407,7 @@ pub(super) fn key(part: Part, text: &str) -> u64 {
         Part::Files => text.split_once(' ').map_or(text, |(_, path)| path).hash(&mut hasher),
         Part::Records => text.split(' ').next().unwrap_or("").hash(&mut hasher),
         Part::Commands => text.split(" → ").next().unwrap_or(text).hash(&mut hasher),
-        Part::User => text.hash(&mut hasher),
+        Part::User | Part::Said => text.hash(&mut hasher),
         _ => text.chars().filter(|c| c.is_alphanumeric()).take(160).for_each(|c| c.hash(&mut hasher)),
     }
     hasher.finish()
@@ -402,7 +427,7 @@ pub(super) fn add(section: &mut Section, part: Part, item: Item) {
     };
     let times = section.items[at].times.saturating_add(item.times);
     match part {
-        Part::User => {}
+        Part::User | Part::Said => {}
         Part::Files => {
             let old = section.items.remove(at);
             let keep = if old.text.starts_with("written") { old } else { item };
@@ -419,7 +444,7 @@ pub(super) fn add(section: &mut Section, part: Part, item: Item) {
 
 /// Facts of a section that are held at most; more than any brief could show.
 fn most(part: Part) -> usize {
-    if part == Part::User { 300 } else { 120 }
+    if matches!(part, Part::User | Part::Said) { 300 } else { 120 }
 }
 
 /// Keeps a section within what could ever be shown: the lowest worth goes first.

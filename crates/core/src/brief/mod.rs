@@ -52,6 +52,8 @@ pub struct Material<'a> {
 pub enum Part {
     /// What the user said, word for word.
     User,
+    /// What the other one said, word for word, in a chat of two who say as much.
+    Said,
     /// Tasks that were done, and how each ended.
     Done,
     /// What the assistant concluded, decided or did.
@@ -72,8 +74,9 @@ pub enum Part {
 
 impl Part {
     /// All sections in the order in which they are shown.
-    pub const ALL: [Part; 9] = [
+    pub const ALL: [Part; 10] = [
         Part::User,
+        Part::Said,
         Part::Done,
         Part::Conclusions,
         Part::Findings,
@@ -133,7 +136,7 @@ pub struct Facts {
     /// brief; `None` where it goes as far as the brief does.
     pub told: Option<usize>,
     /// The sections, in the order of [`Part::ALL`].
-    pub sections: [Section; 9],
+    pub sections: [Section; 10],
     /// In which message each of the newer user's items was said, by the item's key.
     said: Vec<(u64, usize)>,
     /// What is quoted of the work itself. It is not read back from a brief: it comes from the messages each time.

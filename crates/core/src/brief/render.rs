@@ -1,5 +1,7 @@
 //! Writes a brief within its budget and reads it again. The two belong together: what is written must be read alike.
 
+use std::collections::HashSet;
+
 use super::collect::defuse;
 use super::statements::Stated;
 use super::words::{condense, corrects, said, specifics};
@@ -34,6 +36,8 @@ const FACTS: &str = "--- kept without a model ---";
 pub(super) const fn shape(part: Part) -> (&'static str, usize, bool) {
     match part {
         Part::User => ("User, word for word:", 38, false),
+        // Of what is left over, it has as much as the user's.
+        Part::Said => ("Assistant, word for word:", 0, false),
         // It has a share of its own, of the whole room.
         Part::Done => ("Done before:", 0, false),
         Part::Conclusions => ("Concluded:", 10, false),
@@ -47,8 +51,9 @@ pub(super) const fn shape(part: Part) -> (&'static str, usize, bool) {
 }
 
 /// Which sections get what others leave over, first to last.
-const LEFTOVER: [Part; 9] = [
+const LEFTOVER: [Part; 10] = [
     Part::User,
+    Part::Said,
     Part::Done,
     Part::Findings,
     Part::Errors,
@@ -75,6 +80,7 @@ const STATEMENTS: usize = 45;
 pub(super) fn base_worth(part: Part, text: &str, stated: &[Stated]) -> i32 {
     match part {
         Part::User if stated.is_empty() => said(text),
+        Part::Said => said(text),
         Part::User => said(text) + STATED + if stated.iter().any(Stated::forbids) { FORBIDDEN } else { 0 },
         Part::Conclusions => super::words::concludes(text),
         Part::Findings => finding(text),
@@ -112,6 +118,7 @@ pub(super) fn worth(part: Part, item: &Item, at: usize, total: usize) -> i32 {
     let recent = match part {
         // `ok` and `go on` say little, however recent.
         Part::User => (6 - from_end).max(0) * if item.base > 0 { 2 } else { 0 } + if at == 0 { 24 } else { 0 },
+        Part::Said => (6 - from_end).max(0) * 2,
         Part::Done | Part::Records | Part::Open => 1000 - from_end,
         _ => (8 - from_end).max(0) / 2,
     };
@@ -180,7 +187,7 @@ pub(super) fn cut_summary(text: &str, max: usize) -> String {
 
 /// Shares of the room where there is work to quote, in percent, in the order of [`Part::ALL`]: quotes say most of what the
 /// sections say without them.
-const BESIDE_WORK: [usize; 9] = [24, 0, 3, 4, 5, 4, 2, 1, 3];
+const BESIDE_WORK: [usize; 10] = [24, 0, 0, 3, 4, 5, 4, 2, 1, 3];
 
 /// Percent of the room that a section gets on top of its share when the task keeps its content longest.
 fn longest(keep: Option<Keep>, part: Part) -> usize {
@@ -211,7 +218,7 @@ fn sections(facts: &Facts, room: usize) -> String {
     // In a small brief the user's words come before everything else.
     let share = |part: Part| match (room < LEAST_WITH_WORK, part) {
         (true, Part::User) => 76,
-        (true, Part::Done | Part::Files | Part::Commands | Part::Records | Part::Open) => 0,
+        (true, Part::Said | Part::Done | Part::Files | Part::Commands | Part::Records | Part::Open) => 0,
         (true, _) => 8,
         (false, part) if work > 0 => BESIDE_WORK[part as usize] + longest(facts.keep, part),
         // Together they are the whole room.
@@ -230,6 +237,10 @@ fn sections(facts: &Facts, room: usize) -> String {
     let mut left = whole.saturating_sub(grants.iter().sum());
     let quoted = left.min(work);
     left -= quoted;
+    // Two who talk are quoted alike.
+    let (user, said) = (needs[0] - grants[0], needs[Part::Said as usize]);
+    grants[Part::Said as usize] = (left * said / (user + said).max(1)).min(said);
+    left -= grants[Part::Said as usize];
     for part in LEFTOVER {
         let i = part as usize;
         let more = (needs[i] - grants[i]).min(left);
@@ -237,8 +248,9 @@ fn sections(facts: &Facts, room: usize) -> String {
         left -= more;
     }
     let mut out = Vec::new();
+    let mut shown = HashSet::new();
     for part in Part::ALL {
-        let text = section(part, facts.part(part), grants[part as usize]);
+        let text = section(part, facts.part(part), grants[part as usize], &mut shown);
         if !text.is_empty() {
             out.push(text);
         }
@@ -265,8 +277,8 @@ fn need(part: Part, section: &Section) -> usize {
         + section.items.iter().map(|item| item.text.len() + item.text.matches('\n').count() * 2 + 10).sum::<usize>()
 }
 
-/// One section in `room` bytes, or nothing if not even one fact fits.
-fn section(part: Part, section: &Section, room: usize) -> String {
+/// One section in `room` bytes, or nothing if not even one fact fits. No line stands there that is `shown` before it.
+fn section(part: Part, section: &Section, room: usize, shown: &mut HashSet<String>) -> String {
     let (heading, _, inline) = shape(part);
     let mut left = room.saturating_sub(heading.len() + 1);
     let texts = shortened(part, section, left);
@@ -281,10 +293,14 @@ fn section(part: Part, section: &Section, room: usize) -> String {
         left = left.saturating_sub(30);
     }
     for i in order {
+        if !inline && shown.contains(&texts[i]) {
+            continue;
+        }
         let cost = texts[i].len() + texts[i].matches('\n').count() * 2 + if inline { 2 } else { 4 };
         if cost <= left {
             keep[i] = true;
             left -= cost;
+            shown.insert(texts[i].clone());
         } else {
             dropped = dropped.saturating_add(1);
         }
@@ -314,7 +330,7 @@ fn bonus(part: Part, section: &Section, i: usize) -> i32 {
 fn shortened(part: Part, section: &Section, room: usize) -> Vec<String> {
     let plain =
         |item: &Item| if item.times > 1 { format!("{} ×{}", item.text, item.times) } else { item.text.clone() };
-    if part != Part::User {
+    if !matches!(part, Part::User | Part::Said) {
         return section.items.iter().map(plain).collect();
     }
     let cost = |cap: usize| section.items.iter().map(|item| item.text.len().min(cap) + 6).sum::<usize>();
@@ -445,7 +461,7 @@ fn read_sections(body: &str, facts: &mut Facts) {
 
 /// An item with the count at its end taken off.
 fn counted(part: Part, text: String) -> Item {
-    if part != Part::User
+    if !matches!(part, Part::User | Part::Said)
         && let Some((rest, times)) = text.rsplit_once(" ×")
         && let Ok(times) = times.parse()
     {

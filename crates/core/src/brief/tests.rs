@@ -686,3 +686,32 @@ fn a_task_that_is_done_stands_as_a_line_from_the_next_fold_on() {
         }
     }
 }
+
+/// Two who talk are both quoted, no line twice, and as long as one talks to a machine, its user comes first.
+#[test]
+fn both_who_talk_are_quoted() {
+    let talk = |other: &dyn Fn(usize) -> String| -> Vec<Message> {
+        let turn = |n: usize| {
+            let own = format!("My cousin number {n} moved to house {} in May.", 100 + n);
+            [message(Role::User, &own), message(Role::Assistant, &other(n))]
+        };
+        (0..40).flat_map(turn).collect()
+    };
+    let brief = |all: &[Message], budget: u32| {
+        let all: Vec<&Message> = all.iter().collect();
+        render(None, &facts(&material(&all, None)), budget, &tokens)
+    };
+    let equal = talk(&|n| format!("And I saw comet {n} at {} o'clock on the roof.", n % 12));
+    let text = brief(&equal, 1_200);
+    let count = |word: &str| text.matches(word).count();
+    assert!(count("cousin number") >= 10 && count("saw comet") >= 10, "{text}");
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("- ")).collect();
+    let once: std::collections::HashSet<&&str> = lines.iter().collect();
+    assert_eq!(once.len(), lines.len(), "{text}");
+    // It is read as it was written, and folded in.
+    let all: Vec<&Message> = equal.iter().collect();
+    let again = render(None, &facts(&material(&all[..2], Some(&text))), 1_200, &tokens);
+    assert!(again.matches("saw comet").count() >= 10, "{again}");
+    let long = talk(&|n| format!("{n}: {}", "It is a long explanation of houses. ".repeat(40)));
+    assert!(!brief(&long, 1_200).contains("Assistant, word for word:"));
+}

@@ -101,6 +101,11 @@ impl Alignment {
                 return None;
             }
             Edit::Text { at, .. } | Edit::Arguments { at, .. } => *at = place(at)?,
+            // Words of a message that is gone go, too.
+            Edit::Recalled { at, of, .. } => {
+                *at = place(at)?;
+                *of = of.iter().map(place).collect::<Option<_>>()?;
+            }
             Edit::Fold { from, to, keep, unread, read, .. } => {
                 let last = to.checked_sub(1).filter(|last| last >= from)?;
                 let (start, end) = (place(from)?, place(&last)? + 1);
@@ -211,6 +216,17 @@ mod tests {
         assert_eq!(carried(vec![2], vec![]).edits, [], "it was read though it stayed in view");
         assert_eq!(carried(vec![], vec![]).unread(), [2], "the next brief is made without it");
         assert_eq!(carried(vec![2], vec![2]).edits, [fold(vec![2], vec![2])]);
+    }
+
+    #[test]
+    fn what_was_recalled_goes_with_the_words_that_it_quotes() {
+        let recalled =
+            |at: usize, of: Vec<usize>| Edit::Recalled { at, digest: Digest::default(), text: "t".into(), of };
+        let view = |edit: Edit| View { messages: 4, edits: vec![edit], ..View::default() };
+        let alignment = Alignment::of(&digests("u1 map1 u2 u3"), &digests("u1 u2 u3"));
+        let carried = |edit: Edit| alignment.carry(&view(edit), |_| true, &[]).edits;
+        assert_eq!(carried(recalled(3, vec![0, 2])), [recalled(2, vec![0, 1])]);
+        assert_eq!(carried(recalled(3, vec![0, 1])), []);
     }
 
     #[test]

@@ -62,6 +62,17 @@ pub enum Edit {
         /// Record id of the original arguments.
         record: String,
     },
+    /// Passages of earlier messages stand behind the message's own words, which stay as they are, media included.
+    Recalled {
+        /// Index of the message in the body.
+        at: usize,
+        /// What the message says in the client's history.
+        digest: Digest,
+        /// The passages, marked as what they are.
+        text: Arc<str>,
+        /// Indexes of the messages that are quoted.
+        of: Vec<usize>,
+    },
     /// The messages `from..to` are folded into a brief. There is at most one in a view.
     Fold {
         /// First folded message.
@@ -118,6 +129,8 @@ impl Edit {
     pub fn touches(&self, message: usize) -> bool {
         match self {
             Edit::Text { at, .. } | Edit::Arguments { at, .. } => *at == message,
+            // It stands behind a message, which stays as it is.
+            Edit::Recalled { .. } => false,
             Edit::Fold { from, to, keep, .. } => (*from..*to).contains(&message) && !keep.contains(&message),
         }
     }
@@ -154,8 +167,14 @@ impl View {
         })
     }
 
-    /// Whether this edit removes something from the prompt. A fold of no messages only carries the pins.
+    /// Whether this edit removes something from the prompt. A fold of no messages only carries the pins, and what was recalled only
+    /// adds.
     pub fn lacks(&self) -> bool {
-        self.edits.iter().any(|edit| !matches!(edit, Edit::Fold { from, to, .. } if from == to))
+        let adds = |edit: &Edit| match edit {
+            Edit::Fold { from, to, .. } => from == to,
+            Edit::Recalled { .. } => true,
+            Edit::Text { .. } | Edit::Arguments { .. } => false,
+        };
+        !self.edits.iter().all(adds)
     }
 }

@@ -41,6 +41,8 @@ pub struct Rank {
     pub named: usize,
     /// What its words are worth: BM25.
     pub worth: f64,
+    /// How much of the query stands there, its words by how rare they are: 0 to 1.
+    pub share: f64,
 }
 
 /// How rare each unit of a query is, in their order: [`rarity`].
@@ -88,10 +90,12 @@ impl Query {
             + self.names.iter().filter(|name| lower.contains(name.as_str())).count();
         // Inside of longer words it does not stand: `text of 7` in `text of 70`.
         let exact = if in_row { 1 + u8::from(literal) } else { 0 };
-        Rank { exact, named, worth: self.worth(&words, rarities) }
+        let (worth, share) = self.worth(&words, rarities);
+        Rank { exact, named, worth, share }
     }
 
-    fn worth(&self, words: &[String], rarities: &Rarities) -> f64 {
+    /// BM25 of these words, and how much of the query they hold.
+    fn worth(&self, words: &[String], rarities: &Rarities) -> (f64, f64) {
         let at: HashMap<&str, usize> =
             self.units.iter().enumerate().map(|(i, unit)| (unit.words.as_str(), i)).collect();
         let mut counts = vec![0.0; self.units.len()];
@@ -114,8 +118,11 @@ impl Query {
             *count = words.iter().filter(|word| word.starts_with(&unit.words)).count() as f64;
         }
         let long = 1.0 - LENGTH + LENGTH * words.len() as f64 / USUAL;
-        let each = counts.iter().zip(rarities);
-        each.map(|(count, rarity)| rarity * count * (REPEATED + 1.0) / (count + REPEATED * long)).sum()
+        let each = || counts.iter().zip(rarities);
+        let worth = each().map(|(count, rarity)| rarity * count * (REPEATED + 1.0) / (count + REPEATED * long)).sum();
+        let there: f64 = each().filter(|(count, _)| **count > 0.0).map(|(_, rarity)| rarity).sum();
+        let all: f64 = rarities.iter().sum();
+        (worth, if all > 0.0 { there / all } else { 0.0 })
     }
 }
 

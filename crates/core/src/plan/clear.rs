@@ -147,6 +147,9 @@ pub(super) fn clear_before(sheet: &mut Sheet<'_>, end: usize, target: u32) -> (u
             if sheet.folded(at) {
                 continue;
             }
+            if goes == Goes::Superseded && sheet.behind[at] > 0 {
+                sheet.forget(at);
+            }
             if goes != Goes::Results {
                 clear_arguments(sheet, at, goes == Goes::Superseded);
             }
@@ -248,6 +251,7 @@ pub(super) fn is_elided(sheet: &Sheet<'_>, at: usize, call: usize) -> bool {
 struct Snapshot {
     total: u32,
     cost: Vec<u32>,
+    behind: Vec<u32>,
     calls: Vec<Vec<u32>>,
     touched: Vec<Option<Rule>>,
     actions: Vec<Action>,
@@ -258,6 +262,7 @@ impl Snapshot {
         Snapshot {
             total: sheet.total(),
             cost: sheet.cost.clone(),
+            behind: sheet.behind.clone(),
             calls: sheet.calls.clone(),
             touched: sheet.touched.clone(),
             actions: sheet.actions.clone(),
@@ -266,6 +271,7 @@ impl Snapshot {
 
     fn restore(self, sheet: &mut Sheet<'_>) {
         sheet.cost = self.cost;
+        sheet.behind = self.behind;
         sheet.calls = self.calls;
         sheet.touched = self.touched;
         sheet.actions = self.actions;

@@ -107,6 +107,12 @@ impl<'a, M> Fitting<'a, M> {
         self.ours
     }
 
+    /// Prompt tokens that fit. What is planned with a margin need not keep it.
+    pub fn limit(&self) -> Tokens {
+        let Facts { window, output_reserved, .. } = self.facts;
+        window.saturating_sub(output_reserved).saturating_sub(self.start.slack)
+    }
+
     /// The plan to make next; `None` where there is none left: then [`Fitting::end`] tells how it ended.
     pub fn next_plan(&mut self) -> Option<Plan> {
         if !std::mem::replace(&mut self.begun, true)
@@ -170,8 +176,8 @@ impl<'a, M> Fitting<'a, M> {
 
     /// Tells what the last plan came to. Returns it where it fits; else the next plan aims lower.
     pub fn made(&mut self, plan: Plan, tokens: Tokens, what: M) -> Option<Made<M>> {
+        let limit = self.limit();
         let facts = &mut self.facts;
-        let limit = facts.window.saturating_sub(facts.output_reserved).saturating_sub(facts.slack);
         let made = Made { plan, tokens, what };
         if tokens <= limit || self.takes_all {
             return Some(made);

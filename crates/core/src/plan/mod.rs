@@ -83,6 +83,11 @@ pub enum Action {
         /// Tokens it may keep.
         budget: Tokens,
     },
+    /// Take back the passages that were recalled behind an old message.
+    Forget {
+        /// The message.
+        at: usize,
+    },
     /// Fold messages into a brief.
     Fold {
         /// First folded message.
@@ -107,6 +112,7 @@ impl Action {
             | Action::Repeat { at, .. }
             | Action::Restore { at, .. }
             | Action::Elide { at, .. }
+            | Action::Forget { at }
             | Action::Cut { at, .. } => *at,
             Action::Fold { from, .. } => *from,
         }
@@ -119,7 +125,7 @@ impl Action {
             | Action::Repeat { at, .. }
             | Action::Restore { at, .. }
             | Action::Cut { at, .. } => *at == message,
-            Action::Elide { .. } | Action::Fold { .. } => false,
+            Action::Elide { .. } | Action::Forget { .. } | Action::Fold { .. } => false,
         }
     }
 
@@ -134,7 +140,7 @@ impl Action {
             Action::Preview { rule: Rule::Truncate, .. } | Action::Elide { rule: Rule::Truncate, .. } => "truncate",
             Action::Preview { .. } | Action::Repeat { .. } | Action::Elide { rule: Rule::Evict, .. } => "evict",
             Action::Restore { .. } => "evict",
-            Action::Placeholder { .. } | Action::Elide { .. } => "clear",
+            Action::Placeholder { .. } | Action::Elide { .. } | Action::Forget { .. } => "clear",
             Action::Cut { .. } => "truncate",
             Action::Fold { .. } if ask == Strategy::Summarize => "summarize",
             Action::Fold { .. } => "truncate",

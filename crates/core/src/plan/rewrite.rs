@@ -149,6 +149,7 @@ fn ours(role: &str, kind: Role, text: &str) -> Out {
 /// The body with text and argument edits applied.
 fn edited(body: &[Message], view: &View) -> Vec<Out> {
     let mut out: Vec<Out> = body.iter().enumerate().map(|(at, m)| keep(m, Some(at))).collect();
+    let mut behind = Vec::new();
     for edit in &view.edits {
         match edit {
             Edit::Text { at, digest, text, .. } => {
@@ -167,8 +168,18 @@ fn edited(body: &[Message], view: &View) -> Vec<Out> {
                     out[at].changed = true;
                 }
             }
+            Edit::Recalled { at, digest, text, .. } => {
+                if let Some(at) = find(body, *at, digest) {
+                    behind.push((at, text));
+                }
+            }
             Edit::Fold { .. } => {}
         }
+    }
+    // Whatever became of the words, these stand behind them.
+    for (at, text) in behind {
+        out[at].bytes = wire::with_text_appended(&out[at].bytes, &format!("\n\n{text}"));
+        out[at].changed = true;
     }
     out
 }

@@ -70,6 +70,8 @@ pub(super) struct Sheet<'a> {
     pub calls: Vec<Vec<Tokens>>,
     /// And what [`rewrite`] adds to give it the shape that the template wants.
     pub extra: Vec<Tokens>,
+    /// And what was recalled behind it.
+    pub behind: Vec<Tokens>,
     /// The rule that last touched the text of a message.
     pub touched: Vec<Option<Rule>>,
     pub fold: Option<Fold>,
@@ -113,6 +115,7 @@ impl<'a> Sheet<'a> {
             cost: facts.costs.iter().map(super::facts::Cost::total).collect(),
             calls: facts.costs.iter().map(|c| c.calls.clone()).collect(),
             extra: vec![0; conversation.body.len()],
+            behind: vec![0; conversation.body.len()],
             touched: vec![None; conversation.body.len()],
             fold: None,
             superseded: OnceCell::new(),
@@ -133,6 +136,10 @@ impl<'a> Sheet<'a> {
                 }
                 Edit::Arguments { at, call, .. } if sheet.calls.get(*at).is_some_and(|c| *call < c.len()) => {
                     sheet.set_call(*at, *call, *tokens);
+                }
+                Edit::Recalled { at, .. } if *at < sheet.cost.len() => {
+                    sheet.behind[*at] = *tokens;
+                    sheet.cost[*at] += tokens;
                 }
                 Edit::Fold { from, to, keep, .. } if from <= to && *to <= sheet.cost.len() => {
                     sheet.fold = Some(Fold { from: *from, to: *to, keep: keep.clone(), brief: *tokens });
@@ -373,11 +380,11 @@ impl<'a> Sheet<'a> {
 
     /// Tokens of the text of a message, without its calls.
     pub(super) fn text(&self, at: usize) -> Tokens {
-        self.cost[at] - self.extra[at] - self.calls[at].iter().sum::<Tokens>()
+        self.cost[at] - self.extra[at] - self.behind[at] - self.calls[at].iter().sum::<Tokens>()
     }
 
     pub(super) fn set_text(&mut self, at: usize, tokens: Tokens) {
-        self.cost[at] = tokens + self.extra[at] + self.calls[at].iter().sum::<Tokens>();
+        self.cost[at] = tokens + self.extra[at] + self.behind[at] + self.calls[at].iter().sum::<Tokens>();
     }
 
     /// Sets what the arguments of a call cost.
@@ -397,8 +404,15 @@ impl<'a> Sheet<'a> {
         self.touched[at] = None;
     }
 
-    /// Records that the text of a message is replaced by something of `tokens` tokens.
+    /// Takes back what was recalled behind a message.
+    pub(super) fn forget(&mut self, at: usize) {
+        self.cost[at] -= std::mem::take(&mut self.behind[at]);
+        self.actions.push(Action::Forget { at });
+    }
+
+    /// Records that the text of a message is replaced by something of `tokens` tokens. What was recalled behind it goes with it.
     pub(super) fn replace(&mut self, at: usize, rule: Rule, tokens: Tokens, action: Action) {
+        self.behind[at] = 0;
         self.set_text(at, tokens);
         // A text that no rule has touched is in no action: a long history has very many of them.
         if self.touched[at].replace(rule).is_some() {

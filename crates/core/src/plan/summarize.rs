@@ -16,7 +16,8 @@ const BRIEF_OF_FOLDED: Tokens = 3;
 /// User messages on either side of the request that are kept with it, where a client sends several in a row.
 const KEEP_RUN: usize = 4;
 
-/// A fold leaves at least one part in this many of the window for the next steps, unless the newest step takes it.
+/// A fold leaves at least one part in this many of the window for the next steps and for what recall may bring, unless the newest
+/// step takes it.
 const ROOM_FOR_STEPS: Tokens = 6;
 
 pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
@@ -99,6 +100,7 @@ pub(super) fn commit(sheet: &mut Sheet<'_>, fold: Fold) -> String {
         | Action::Repeat { at, .. }
         | Action::Restore { at, .. }
         | Action::Elide { at, .. }
+        | Action::Forget { at }
         | Action::Cut { at, .. } => !gone(at),
         Action::Fold { .. } => false,
     });
@@ -165,17 +167,20 @@ fn cut(sheet: &Sheet<'_>, from: usize, keep_recent: usize, target: Tokens, brief
     let rarely = sheet.lines.limit - sheet.ahead();
     let below = |room: Tokens| sheet.lines.limit.saturating_sub(room).max(sheet.lines.half_way()).min(rarely);
     let most = below(least_room);
-    // The files that a client sends with each request, and what a person said lately, stay where that leaves what steps
-    // really take here.
-    let most_said = below(least_room.min(sheet.next_steps()));
+    // The files that a client sends with each request stay where that leaves what steps really take here, and so does what a person
+    // said, where more would be lost with it than is missing.
+    let most_sent = below(least_room.min(sheet.next_steps()));
     let target = target.min(rarely);
     let mut tail: Tokens = 0;
     let mut best = None;
     for unit in sheet.units.iter().rev().take_while(|u| u.start >= from) {
-        tail += (unit.start..unit.end).map(|i| sheet.cost[i]).sum::<Tokens>();
+        let own = (unit.start..unit.end).map(|i| sheet.cost[i]).sum::<Tokens>();
+        tail += own;
         let total = head + pinned(unit.start) + tail;
         // What is recent stays wherever that leaves room for the next steps.
-        let most = if unit.role == Role::User { most_said } else { most };
+        let loses_more = own > total.saturating_sub(most);
+        let is_sent = unit.role == Role::User && (loses_more || !sheet.is_persons(unit.start));
+        let most = if is_sent { most_sent } else { most };
         let wanted = unit.start >= recent && total <= most;
         if unit.start < newest && total > target && !wanted {
             break;
@@ -235,4 +240,45 @@ fn asked(sheet: &Sheet<'_>, from: usize, to: usize) -> Vec<usize> {
     let after = (request + 1..to).take(KEEP_RUN).take_while(is_user).count();
     let small = |at: usize| at == request || sheet.cost[at] <= sheet.lines.summary;
     (request - before..=request + after).filter(|at| small(*at)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::conversation::Conversation;
+    use crate::plan::{Cost, Facts, Policy, plan};
+    use crate::wire::openai_chat as wire;
+
+    proptest! {
+        /// A fold of a chat leaves a sixth of the window for what recall may bring, as far as the newest messages do.
+        #[test]
+        fn a_fold_leaves_room_for_recall(
+            sizes in proptest::collection::vec(8u32..900, 8..120),
+            window in 4_096u32..40_000,
+        ) {
+            let message = |at: usize| {
+                let role = if at.is_multiple_of(2) { "user" } else { "assistant" };
+                wire::message(format!(r#"{{"role":"{role}","content":"What is said as number {at}."}}"#).into()).unwrap()
+            };
+            let mut sizes = sizes;
+            if sizes.len().is_multiple_of(2) {
+                sizes.pop();
+            }
+            let body: Vec<_> = (0..sizes.len()).map(message).collect();
+            let costs: Vec<Cost> = sizes.iter().map(|text| Cost { text: *text, ..Cost::default() }).collect();
+            let conversation = Conversation { body, ..Conversation::default() };
+            let facts = Facts { window, output_reserved: 512, slack: 16, system: 100, costs, ..Facts::default() };
+            let made = plan(&conversation, &facts, &Policy::default());
+            let fold = |a: &Action| if let Action::Fold { to, budget, .. } = a { Some((*to, *budget)) } else { None };
+            if let Some((to, brief)) = made.actions.iter().find_map(fold) {
+                let least = facts.head() + sizes[0] + brief + 200 + sizes[sizes.len() - 1];
+                let most = (made.lines.limit - window / ROOM_FOR_STEPS).max(least);
+                // Of a person's words more would be lost than is missing.
+                let oldest = sizes.get(to).copied().unwrap_or(0);
+                prop_assert!(made.after.prompt() < most + oldest.max(1), "{} of {most}", made.after.prompt());
+            }
+        }
+    }
 }

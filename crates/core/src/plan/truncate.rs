@@ -40,7 +40,8 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
         }
         helps
     };
-    let mild: [Measure<'_>; 5] = [
+    let mild: [Measure<'_>; 6] = [
+        ("what was recalled taken back", &forget),
         ("all but the newest steps folded", &|s| fold_to(s, s.fold_target())),
         ("results before the newest step cleared", &|s| {
             clear::clear_before(s, newest, s.lines.limit - s.ahead()).0 > 0
@@ -74,6 +75,13 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
         }
     }
     (!done.is_empty()).then(|| done.join(", "))
+}
+
+/// Takes back what was recalled ahead: nobody asked for it.
+fn forget(sheet: &mut Sheet<'_>) -> bool {
+    let behind: Vec<usize> = (0..sheet.cost.len()).filter(|at| sheet.behind[*at] > 0 && !sheet.folded(*at)).collect();
+    behind.iter().for_each(|at| sheet.forget(*at));
+    !behind.is_empty()
 }
 
 /// Folds all but the newest step into a brief of half of what that leaves: where a usual one costs more than the few

@@ -107,7 +107,7 @@ fn is_gone(view: &View, message: usize) -> bool {
     view.edits.iter().any(|edit| match edit {
         Edit::Text { at, .. } => *at == message,
         Edit::Fold { from, to, keep, .. } => (*from..*to).contains(&message) && !keep.contains(&message),
-        Edit::Arguments { .. } => false,
+        Edit::Arguments { .. } | Edit::Recalled { .. } => false,
     })
 }
 

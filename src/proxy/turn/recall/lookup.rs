@@ -317,7 +317,7 @@ impl Lookup<'_> {
 
 /// A passage as the model sees it: a message by its number, which reads it whole; a result that a marker names, and a text that
 /// is no message, by its id.
-fn as_shown(found: store::Passage) -> Passage {
+pub(in crate::proxy) fn as_shown(found: store::Passage) -> Passage {
     let said = found.said.into_iter().map(|hit| {
         let Hit { id, at, kind, call, role, span, goes_on, date, text, digest, .. } = hit;
         let id = id.filter(|_| digest.is_none() || kind == "tool_result");
@@ -329,9 +329,10 @@ fn as_shown(found: store::Passage) -> Passage {
 }
 
 /// Whether a message does not stand in the view as the client sent it.
-fn left_the_prompt(view: &View, message: usize) -> bool {
+pub(in crate::proxy) fn left_the_prompt(view: &View, message: usize) -> bool {
     view.edits.iter().any(|edit| match edit {
         Edit::Text { at, .. } | Edit::Arguments { at, .. } => *at == message,
+        Edit::Recalled { .. } => false,
         Edit::Fold { from, to, keep, .. } => (*from..*to).contains(&message) && !keep.contains(&message),
     })
 }

@@ -44,6 +44,7 @@ use crate::wire::{json as spelled, openai_chat, reply};
 use crate::{admission, measure};
 
 pub(in crate::proxy) use filter::answered::Answered;
+pub(in crate::proxy) use lookup::{as_shown, left_the_prompt};
 
 /// Rounds of one reply that may end in calls of ours. The one behind them has no such tool.
 const ROUNDS: usize = 4;

@@ -1,0 +1,127 @@
+//! What comes back by itself, behind the last message's words.
+
+use serde_json::Value;
+
+use crate::dialects::{ALL, Dialect};
+use crate::support::*;
+
+const BEGINS: &str = "[from earlier in this conversation, found by windowsill";
+const FACT: &str = "The boathouse key lies under the cobalt pot.";
+const ASKED: &str = "Where does the boathouse key lie?";
+
+/// So many turns that the prompt was just folded, and has room.
+const TURNS: usize = 19;
+
+/// A chat of so many turns, one of which told where the key is.
+fn told(turns: usize) -> Chat {
+    (0..turns).fold(chat().system("Be brief."), |chat, turn| {
+        let seed = turn as u64;
+        let fact = if turn == 3 { FACT } else { "" };
+        let reply = format!("{} {fact} {}", prose(seed + 900, 300), prose(seed + 500, 300));
+        chat.user(&prose(seed, 120)).assistant(&reply)
+    })
+}
+
+/// A fake, and a proxy that had the chat up to where its first part was folded.
+fn folded(toml: &str) -> (Fake, TestProxy, Chat) {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::with(&[fake.url()], toml);
+    for turns in [8, 16, TURNS] {
+        proxy.chat(&told(turns).user("Tell me more.")).ok();
+    }
+    (fake, proxy, told(TURNS))
+}
+
+fn last_words(seen: &Seen) -> String {
+    text(seen.messages().last().unwrap())
+}
+
+fn events(proxy: &TestProxy) -> Vec<Value> {
+    let all = proxy.get("/windowsill/events?kind=recalled_ahead").json();
+    all["events"].as_array().cloned().unwrap_or_default()
+}
+
+#[test]
+fn what_was_asked_for_stands_behind_the_question() {
+    let (fake, proxy, chat) = folded("");
+    let before = chat.clone().user("Tell me more.");
+    proxy.chat(&before).ok();
+    assert!(!last_words(&fake.last()).contains(BEGINS));
+    let asked = chat.clone().user(ASKED);
+    proxy.chat(&asked).ok();
+    let seen = fake.last();
+    let words = last_words(&seen);
+    assert!(words.starts_with(&format!("{ASKED}\n\n{BEGINS}")) && words.contains(FACT), "{words}");
+    let rest = seen.messages();
+    assert!(rest[..rest.len() - 1].iter().all(|m| !text(m).contains(FACT)), "it had left the prompt");
+    // The same history gives the same bytes, also after a restart.
+    proxy.chat(&asked).ok();
+    assert_eq!(fake.last().body, seen.body);
+    let told = events(&proxy);
+    assert_eq!((told.len(), &told[0]["data"]["why"]), (1, &"words".into()), "{told:?}");
+    assert!(!told[0].to_string().contains("cobalt"), "no words in the trace");
+    let dir = proxy.stop();
+    let proxy = TestProxy::at(dir, &[fake.url()], "");
+    proxy.chat(&asked).ok();
+    assert_eq!(fake.last().body, seen.body);
+    // It stays behind the question while the conversation goes on.
+    proxy.chat(&asked.clone().assistant("Under the pot.").user("Thanks.")).ok();
+    let all = fake.last().messages();
+    assert_eq!(text(&all[all.len() - 3]), words);
+    assert_eq!(all[..rest.len()], rest[..]);
+}
+
+#[test]
+fn nothing_comes_that_was_not_asked_for() {
+    let (fake, proxy, chat) = folded("");
+    let quiet = |chat: &Chat| {
+        proxy.chat(chat).ok();
+        assert!(!last_words(&fake.last()).contains(BEGINS), "{}", last_words(&fake.last()));
+    };
+    quiet(&chat.clone().user("Which zeppelin crossed Greenland?"));
+    quiet(&chat.clone().user("Go on, please."));
+    let off = chat.clone().user(ASKED);
+    proxy.post("/v1/chat/completions", &[("x-windowsill-recall-ahead", "off")], &off.body()).ok();
+    assert!(!last_words(&fake.last()).contains(BEGINS));
+    assert_eq!(fake.last().header("x-windowsill-recall-ahead"), None);
+    // What this history never said is nothing of it, though the record has it.
+    quiet(&told(2).user(ASKED));
+    let (fake, proxy, chat) = folded("[context]\nrecall_ahead = \"off\"\n");
+    proxy.chat(&chat.user(ASKED)).ok();
+    assert!(!last_words(&fake.last()).contains(BEGINS));
+}
+
+#[test]
+fn results_and_pictures_keep_theirs_in_every_dialect() {
+    let trouble = "Error: no such thing as boathouse_key in src/boat/house.rs";
+    let begin = || {
+        (0..24).fold(chat().system("Be brief.").tools().user("Mend the boathouse."), |chat, turn| {
+            let file = if turn == 3 { "src/boat/house.rs\nfn boathouse_key() { cobalt_pot() }\n" } else { "" };
+            chat.step(turn, &format!("{}\n{file}{}", prose(turn as u64, 300), prose(turn as u64 + 70, 300)))
+        })
+    };
+    let at = |turns: usize| {
+        let mut chat = begin();
+        chat.messages.truncate(2 + 2 * turns);
+        chat
+    };
+    let paths = ALL.iter().map(|dialect| (dialect.path, Some(dialect)));
+    for (path, dialect) in paths.chain([("/v1/chat/completions", None)]) {
+        let fake = Fake::start(Kind::LlamaServer, 4096);
+        let proxy = TestProxy::before(&fake);
+        let send = |chat: &Chat| {
+            let body = dialect.map_or_else(|| chat.body(), |d: &Dialect| (d.ask)(chat).to_string().into_bytes());
+            proxy.post(path, &[], &body).ok();
+        };
+        for turns in [8, 16, 24] {
+            send(&at(turns));
+        }
+        send(&begin().step(24, trouble));
+        let words = last_words(&fake.last());
+        assert!(words.starts_with(&format!("{trouble}\n\n{BEGINS}")), "{path}: {words}");
+        assert!(words.contains("fn boathouse_key() { cobalt_pot() }"), "{path}: {words}");
+        send(&begin().step(24, trouble).assistant("I see.").user("Where is boathouse_key in src/boat/house.rs?"));
+        let words = last_words(&fake.last());
+        assert!(words.starts_with("Where is boathouse_key"), "{path}: {words}");
+    }
+}
