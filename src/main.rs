@@ -67,6 +67,11 @@ Steer:
   done       Say that a task is done
   resume     Let a conversation go on that a guardrail stopped
   build      A new conversation from turns of an old one
+Keep:
+  export     Write a conversation down, as Markdown or JSON Lines
+  rename     Call a conversation what you call it
+  star       Have retention leave a conversation alone
+  delete     Delete one conversation
 
 Options:
 {options}
@@ -238,6 +243,14 @@ enum Command {
     Pause(cli::steer::Paused),
     /// Take the rewriting of a conversation up again.
     Unpause(cli::steer::Paused),
+    /// Write a conversation down, as Markdown or as JSON Lines.
+    Export(cli::steer::Export),
+    /// Call a conversation what you call it.
+    Rename(cli::steer::Titled),
+    /// Have retention leave a conversation alone.
+    Star(cli::steer::Starred),
+    /// Delete one conversation. What other conversations share with it stays.
+    Delete(cli::steer::Deleted),
     /// How full a window is and how soon it is folded, in one line: for a status bar.
     Status(cli::steer::Status),
     /// List, change and remove the rules that new conversations of a project begin with.
@@ -390,6 +403,10 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Brief(of) => cli::steer::brief(&config, &of),
         Command::Pause(of) => cli::steer::rewriting(&config, &of, false),
         Command::Unpause(of) => cli::steer::rewriting(&config, &of, true),
+        Command::Export(of) => cli::steer::export(&config, &of),
+        Command::Rename(of) => cli::steer::rename(&config, &of),
+        Command::Star(of) => cli::steer::star(&config, &of),
+        Command::Delete(of) => cli::steer::delete(&config, &of),
         Command::Status(of) => cli::steer::status(&config, &of),
         Command::Rules(of) => cli::rules::run(&config, &of),
         Command::Launch(of) => cli::launch::run(&config, &of),

@@ -9,7 +9,8 @@ use clap::Args;
 use http::Method;
 use serde_json::{Value, json};
 use windowsill::config::Config;
-use windowsill::proxy::Record;
+use windowsill::plain;
+use windowsill::proxy::{Exported, Record};
 
 use super::pin::{How, ask, told};
 use crate::{Failure, out, out_json};
@@ -50,6 +51,43 @@ pub(crate) struct Brief {
 pub(crate) struct Paused {
     /// A conversation's id, or the beginning of one.
     id: String,
+}
+
+#[derive(Args)]
+pub(crate) struct Titled {
+    /// A conversation's id, or the beginning of one.
+    id: String,
+    /// What it is called from now on. Without it: what was found for it.
+    title: Option<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct Starred {
+    /// A conversation's id, or the beginning of one.
+    id: String,
+    /// Take the star away.
+    #[arg(long)]
+    off: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Deleted {
+    /// A conversation's id, or the beginning of one.
+    id: String,
+    /// Do it: nothing brings it back.
+    #[arg(long)]
+    yes: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Export {
+    /// A conversation's id, or the beginning of one.
+    id: String,
+    /// Where it is written. Without it: to standard output.
+    file: Option<PathBuf>,
+    /// A message a line as JSON, as the client sent it, instead of Markdown.
+    #[arg(long)]
+    jsonl: bool,
 }
 
 #[derive(Args)]
@@ -105,6 +143,49 @@ pub(crate) fn rewriting(config: &Config, of: &Paused, on: bool) -> Result<ExitCo
     ask(config, &of.id, Method::POST, "rewriting", Some(&json!({"on": on})))?;
     let said = if on { "the rules go on" } else { "nothing is rewritten; what no longer fits is refused" };
     out(&format!("{}: {said}\n", of.id))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Calls a conversation what a person calls it.
+pub(crate) fn rename(config: &Config, of: &Titled) -> Result<ExitCode, Failure> {
+    let body = json!({"title": of.title.as_deref().unwrap_or("")});
+    let answer = ask(config, &of.id, Method::PUT, "title", Some(&body))?;
+    out(&format!("{}: {}\n", of.id, plain::line(answer["title"].as_str().unwrap_or(""))))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Gives a conversation a star, or takes it away.
+pub(crate) fn star(config: &Config, of: &Starred) -> Result<ExitCode, Failure> {
+    ask(config, &of.id, Method::PUT, "star", Some(&json!({"on": !of.off})))?;
+    let said = if of.off { "has no star any more" } else { "has a star: retention leaves it alone" };
+    out(&format!("{} {said}\n", of.id))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Deletes a conversation.
+pub(crate) fn delete(config: &Config, of: &Deleted) -> Result<ExitCode, Failure> {
+    if !of.yes {
+        return Err(Failure::Usage(format!("this deletes {} with its originals; add --yes if that is meant", of.id)));
+    }
+    let gone = ask(config, &of.id, Method::DELETE, "", Some(&json!({})))?;
+    let (messages, originals) = (&gone["messages"], &gone["originals"]);
+    let left = match gone["left"].as_u64() {
+        None | Some(0) => String::new(),
+        Some(left) => format!("; {left} messages stay, since other conversations have them, too"),
+    };
+    out(&format!("{}: deleted {messages} messages and {originals} originals{left}\n", of.id))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a conversation down.
+pub(crate) fn export(config: &Config, of: &Export) -> Result<ExitCode, Failure> {
+    let how = if of.jsonl { Exported::Lines } else { Exported::Markdown };
+    let text = Record::open(&config.data_dir)?.export(&of.id, how)?;
+    match &of.file {
+        Some(file) => std::fs::write(file, text)
+            .map_err(|e| Failure::Usage(format!("failed to write {}: {e}", file.display())))?,
+        None => out(&text)?,
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -32,6 +32,7 @@ pub use desk::compact::compact;
 pub use desk::curate::Chosen;
 pub use desk::curate::{build, segments};
 pub use desk::doctor::{Diagnosis, doctor};
+pub use desk::house::{Exported, delete, export, rename, star};
 pub use desk::machine::fit;
 pub use desk::machine::windows;
 pub use desk::models::models;

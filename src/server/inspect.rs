@@ -13,7 +13,7 @@ use super::query::Query;
 use super::steering;
 use super::table::Found;
 use crate::proxy::relay::{Body, full};
-use crate::proxy::{self, App, Error, TraceQuery, json_reply, lines, page, search};
+use crate::proxy::{self, App, Error, Exported, TraceQuery, json_reply, lines, page, search};
 
 /// The OpenAPI description of every path.
 const DESCRIPTION: &str = include_str!("../../docs/openapi.json");
@@ -44,8 +44,8 @@ pub(super) fn running() -> Response<Body> {
 /// llama-server's `models` have another shape, which it cannot read.
 pub(super) async fn models(app: &App, id: Option<&str>, parts: &Parts) -> Result<Response<Body>, Error> {
     let mut list = match parts.headers.contains_key("anthropic-version") {
-        true => proxy::anthropic_models(&app, id).await?,
-        false => proxy::models(&app, id).await?,
+        true => proxy::anthropic_models(app, id).await?,
+        false => proxy::models(app, id).await?,
     };
     let mut asked = parts.uri.query().unwrap_or_default().split('&');
     if id.is_none() && asked.any(|one| one.split('=').next() == Some("client_version")) {
@@ -75,6 +75,7 @@ pub(super) enum Own {
     Pins,
     Search,
     Segments,
+    Export,
     Rules,
     AddRule,
     EditRule,
@@ -96,40 +97,58 @@ pub(super) async fn answer(
     match own {
         Own::Description => Ok(text("application/json", DESCRIPTION)),
         Own::Health => Ok(text("text/plain", "ok\n")),
-        Own::Ready => proxy::ready(&app).await.map(|()| text("text/plain", "ready\n")),
-        Own::Metrics => Ok(text("text/plain; version=0.0.4", &proxy::metrics_text(&app))),
-        Own::Windows => ok(proxy::windows(&app).await?),
+        Own::Ready => proxy::ready(app).await.map(|()| text("text/plain", "ready\n")),
+        Own::Metrics => Ok(text("text/plain; version=0.0.4", &proxy::metrics_text(app))),
+        Own::Windows => ok(proxy::windows(app).await?),
         Own::Report => {
             let since = query()?.number("since")?.unwrap_or(0);
-            json_bytes(app.shared.answer(&format!("report {since}"), || proxy::report(&app, since)).await)
+            json_bytes(app.shared.answer(&format!("report {since}"), || proxy::report(app, since)).await)
         }
         Own::Events => events(app, &query()?, headers, stopping),
         Own::Record => record(app, id, &query()?, headers),
         Own::Ask => ok(steering::ask(app, id, body).await?),
-        Own::Conversations => json_bytes(app.shared.answer("conversations", || proxy::conversations(&app, PAGE)).await),
-        Own::Conversation => ok(proxy::conversation(&app, id)?),
-        Own::View => ok(proxy::view(&app, id)?),
-        Own::Insight => json_bytes(app.shared.answer(&format!("insight {id}"), || proxy::insight(&app, id)).await),
+        Own::Conversations => json_bytes(app.shared.answer("conversations", || proxy::conversations(app, PAGE)).await),
+        Own::Conversation => ok(proxy::conversation(app, id)?),
+        Own::View => ok(proxy::view(app, id)?),
+        Own::Insight => json_bytes(app.shared.answer(&format!("insight {id}"), || proxy::insight(app, id)).await),
         Own::Messages => {
             let query = query()?;
-            ok(proxy::timeline(&app, id, query.number("from")?, query.number("limit")?.unwrap_or(100))?)
+            ok(proxy::timeline(app, id, query.number("from")?, query.number("limit")?.unwrap_or(100))?)
         }
         Own::Message => {
             let unnamed = |_| Error::client(404, "not_found", "messages are named by their index, from 0", "");
-            ok(proxy::timeline_message(&app, id, found.named(1).parse().map_err(unnamed)?)?)
+            ok(proxy::timeline_message(app, id, found.named(1).parse().map_err(unnamed)?)?)
         }
-        Own::Pins => ok(proxy::pins(&app, id).await?),
+        Own::Pins => ok(proxy::pins(app, id).await?),
         Own::Search => {
             let query = query()?;
             let limit = query.number::<usize>("limit")?.unwrap_or(20).min(HITS);
             ok(search(app, id, query.get("query").unwrap_or(""), limit)?)
         }
-        Own::Segments => ok(proxy::segments(&app, id)?),
-        Own::Rules => ok(proxy::rules(&app)?),
+        Own::Segments => ok(proxy::segments(app, id)?),
+        Own::Export => export(app, id, query()?.get("format")),
+        Own::Rules => ok(proxy::rules(app)?),
         Own::AddRule => ok(steering::add_rule(app, body).await?),
         Own::EditRule => ok(steering::edit_rule(app, id, body).await?),
         Own::RemoveRule => ok(steering::remove_rule(app, id, body).await?),
     }
+}
+
+/// A conversation as a file.
+fn export(app: &App, id: &str, format: Option<&str>) -> Result<Response<Body>, Error> {
+    let (how, kind, ending) = match format.unwrap_or("markdown") {
+        "markdown" => (Exported::Markdown, "text/markdown; charset=utf-8", "md"),
+        "jsonl" => (Exported::Lines, "application/jsonl", "jsonl"),
+        other => {
+            let message = format!("`format` is `markdown` or `jsonl`, not `{other}`");
+            return Err(Error::client(400, "bad_request", message, ""));
+        }
+    };
+    let mut response = text(kind, &proxy::export(app, id, how)?);
+    // Names of conversations are letters, digits, dots and the like; what a client named otherwise is left out.
+    let name: String = id.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')).collect();
+    set(&mut response, header::CONTENT_DISPOSITION, &format!("attachment; filename=\"windowsill-{name}.{ending}\""));
+    Ok(response)
 }
 
 /// An answer that is JSON already.
@@ -161,12 +180,12 @@ fn events(
         Some(value) => !matches!(value, "false" | "0"),
     };
     if !follows {
-        return Ok(json_reply(StatusCode::OK, &proxy::events(&app, &asked, PAGE)?));
+        return Ok(json_reply(StatusCode::OK, &proxy::events(app, &asked, PAGE)?));
     }
     if let Ok(last) = text(header::HeaderName::from_static("last-event-id")).trim().parse() {
         asked.since = Some(last);
     }
-    let mut response = Response::new(proxy::follow(&app, &asked, stopping.clone())?);
+    let mut response = Response::new(proxy::follow(app, &asked, stopping.clone())?);
     set(&mut response, header::CONTENT_TYPE, "text/event-stream");
     set(&mut response, header::CACHE_CONTROL, "no-store");
     Ok(response)
@@ -179,7 +198,7 @@ fn is_event_stream(kind: &str) -> bool {
 /// `?range=A..B`: lines A to B, counted from 1, both included (of a result wrapped in JSON, those of the text inside); or `?offset=A&limit=N`, as the recall tool has it; or bytes,
 /// by the header `Range`. `?conversation=ID`: only what that one recorded.
 fn record(app: &App, id: &str, query: &Query, headers: &HeaderMap) -> Result<Response<Body>, Error> {
-    let found = proxy::record(&app, id, query.get("conversation"))?;
+    let found = proxy::record(app, id, query.get("conversation"))?;
     let (range, offset, limit) = (query.get("range"), query.get("offset"), query.get("limit"));
     // Lines are those of the text inside a wrapping; who asks for none gets it as it came.
     let by_lines = range.is_some() || offset.is_some() || limit.is_some();

@@ -25,6 +25,9 @@ pub(super) enum Steering {
     Checkpoint,
     Resume,
     Build,
+    Rename,
+    Star,
+    Delete,
 }
 
 /// Changes a conversation, or says what that would cost.
@@ -33,12 +36,12 @@ pub(super) async fn answer(app: &Arc<App>, steering: Steering, found: &Found, bo
     match steering {
         Steering::Compact => {
             let Compact { focus, when, dry_run, write_brief } = asked(body)?;
-            proxy::compact(&app, id, Compaction { focus, when, dry_run, write_brief }).await
+            proxy::compact(app, id, Compaction { focus, when, dry_run, write_brief }).await
         }
         Steering::Restore | Steering::Clear | Steering::Evict | Steering::Brief | Steering::Undo => {
             let wish: Wish = asked(body)?;
             let (when, dry_run) = (wish.when, wish.dry_run);
-            proxy::steer(&app, id, steer(steering, wish)?, when, dry_run).await
+            proxy::steer(app, id, steer(steering, wish)?, when, dry_run).await
         }
         Steering::Pin => {
             let wish: Wish = asked(body)?;
@@ -47,28 +50,42 @@ pub(super) async fn answer(app: &Arc<App>, steering: Steering, found: &Found, bo
             if always && !dry_run {
                 return always_pinned(app, id, what, when).await;
             }
-            proxy::pin(&app, id, what, when, dry_run).await
+            proxy::pin(app, id, what, when, dry_run).await
         }
         Steering::Unpin => unpin(app, id, found.named(1), body).await,
         Steering::Rewriting => {
             let Rewriting { on } = asked(body)?;
             let hint = "send {\"on\": false} to stop it, {\"on\": true} to take it up again";
             let on = on.ok_or_else(|| Error::client(400, "bad_request", "`rewriting` needs `on`", hint))?;
-            proxy::pause(&app, id, !on).await
+            proxy::pause(app, id, !on).await
         }
-        Steering::ForgetWaiting => proxy::forget_wishes(&app, id).await,
+        Steering::ForgetWaiting => proxy::forget_wishes(app, id).await,
         Steering::Checkpoint => {
             let Done { note } = asked(body)?;
-            proxy::checkpoint(&app, id, &note).await
+            proxy::checkpoint(app, id, &note).await
         }
         Steering::Resume => {
             let Nothing {} = asked(body)?;
-            proxy::resume(&app, id).await
+            proxy::resume(app, id).await
+        }
+        Steering::Rename => {
+            let Titled { title } = asked(body)?;
+            proxy::rename(app, id, &title).await
+        }
+        Steering::Star => {
+            let Rewriting { on } = asked(body)?;
+            let hint = "send {\"on\": true} to have it kept, {\"on\": false} to take the star away";
+            let on = on.ok_or_else(|| Error::client(400, "bad_request", "`star` needs `on`", hint))?;
+            proxy::star(app, id, on).await
+        }
+        Steering::Delete => {
+            let Nothing {} = asked(body)?;
+            proxy::delete(app, id).await
         }
         Steering::Build => {
             let Choice { turns, briefs } = asked(body)?;
             let turns = turns.iter().map(chosen).collect::<Result<Vec<_>, _>>()?;
-            proxy::build(&app, id, &turns, &briefs)
+            proxy::build(app, id, &turns, &briefs)
         }
     }
 }
@@ -76,19 +93,19 @@ pub(super) async fn answer(app: &Arc<App>, steering: Steering, found: &Found, bo
 /// Answers `POST /windowsill/rules`.
 pub(super) async fn add_rule(app: &Arc<App>, body: &Bytes) -> Result<Value, Error> {
     let Ruling { conversation, text } = asked(body)?;
-    proxy::add_rule(&app, &conversation, &text).await
+    proxy::add_rule(app, &conversation, &text).await
 }
 
 /// Answers `PUT /windowsill/rules/{number}`.
 pub(super) async fn edit_rule(app: &Arc<App>, number: &str, body: &Bytes) -> Result<Value, Error> {
     let Words { text } = asked(body)?;
-    proxy::edit_rule(&app, rule(number)?, &text).await
+    proxy::edit_rule(app, rule(number)?, &text).await
 }
 
 /// Answers `DELETE /windowsill/rules/{number}`.
 pub(super) async fn remove_rule(app: &Arc<App>, number: &str, body: &Bytes) -> Result<Value, Error> {
     let Nothing {} = asked(body)?;
-    proxy::remove_rule(&app, rule(number)?).await
+    proxy::remove_rule(app, rule(number)?).await
 }
 
 fn rule(number: &str) -> Result<i64, Error> {
@@ -101,8 +118,8 @@ async fn always_pinned(app: &Arc<App>, id: &str, what: Pinning, when: When) -> R
         let hint = "pin the sentence that matters, as a text";
         return Err(Error::client(400, "bad_rule", "a message of one conversation is no rule for others", hint));
     };
-    let rule = proxy::add_rule(&app, id, text).await?;
-    match proxy::pin(&app, id, what, when, false).await {
+    let rule = proxy::add_rule(app, id, text).await?;
+    match proxy::pin(app, id, what, when, false).await {
         Ok(mut told) => {
             told["rule"] = rule["rule"].clone();
             Ok(told)
@@ -110,7 +127,7 @@ async fn always_pinned(app: &Arc<App>, id: &str, what: Pinning, when: When) -> R
         Err(e) => {
             // It is one or the other: a rule that nobody was told of would be a surprise later.
             let number = rule["rule"].as_i64().unwrap_or(0);
-            proxy::remove_rule(&app, number).await?;
+            proxy::remove_rule(app, number).await?;
             Err(e)
         }
     }
@@ -119,13 +136,13 @@ async fn always_pinned(app: &Arc<App>, id: &str, what: Pinning, when: When) -> R
 async fn unpin(app: &Arc<App>, id: &str, number: &str, body: &Bytes) -> Result<Value, Error> {
     let Options { when, dry_run } = asked(body)?;
     let unnamed = |_| Error::client(404, "not_found", "pins are named by their number, from 1", "");
-    proxy::unpin(&app, id, Unpinned(number.parse().map_err(unnamed)?), when, dry_run).await
+    proxy::unpin(app, id, Unpinned(number.parse().map_err(unnamed)?), when, dry_run).await
 }
 
 /// Answers `POST /windowsill/records/{id}/ask`.
 pub(super) async fn ask(app: &Arc<App>, id: &str, body: &Bytes) -> Result<Value, Error> {
     let Question { question, conversation } = asked(body)?;
-    proxy::ask_original(&app, id, conversation.as_deref(), &question).await
+    proxy::ask_original(app, id, conversation.as_deref(), &question).await
 }
 
 /// What is asked of an original.
@@ -156,6 +173,13 @@ struct Ruling {
 #[serde(deny_unknown_fields, default)]
 struct Words {
     text: String,
+}
+
+/// What a conversation is called.
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Titled {
+    title: String,
 }
 
 /// What takes no fields.

@@ -34,6 +34,7 @@ mod gauge;
 mod generate;
 mod guard;
 mod hostile;
+mod house;
 mod inside;
 mod lines;
 mod mcp;

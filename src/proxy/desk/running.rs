@@ -35,7 +35,8 @@ pub async fn steer_running(
     (id, what): (&str, &str),
     body: Option<&Value>,
 ) -> Result<Value, Error> {
-    ask(address, key, method, &format!("/windowsill/conversations/{}/{what}", encode(id)), body).await
+    let path = format!("/windowsill/conversations/{}/{what}", encode(id));
+    ask(address, key, method, path.trim_end_matches('/'), body).await
 }
 
 /// Has the running proxy list the rules, or change one: `…/rules`, `…/rules/{n}`.

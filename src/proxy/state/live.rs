@@ -470,6 +470,20 @@ impl LiveConversations {
         Flight { lives: Arc::clone(self), id: id.to_owned(), _using: using }
     }
 
+    /// Whether a request of this conversation is under way.
+    pub(in crate::proxy) fn is_under_way(&self, id: &str) -> bool {
+        self.lives.lock().peek(id).is_some_and(|live| live.in_flight > 0)
+    }
+
+    /// Forgets a conversation that is gone from the record.
+    pub(in crate::proxy) fn forget(&self, id: &str) {
+        let gone = self.lives.lock().pop(id);
+        if let Some(making) = gone.and_then(|live| live.making) {
+            making.cancel.cancel();
+        }
+        self.names.lock().pop(id);
+    }
+
     /// Whether a request of any conversation is under way.
     pub(in crate::proxy) fn is_busy(&self) -> bool {
         self.lives.lock().iter().any(|(_, live)| live.in_flight > 0)
