@@ -78,7 +78,7 @@ struct Behind {
 
 /// Begins what is done behind a reply.
 pub(super) fn begin(app: &Arc<App>, of: Accounted) {
-    if of.end == relay::End::Complete && !of.prepared.repeats_a_beginning {
+    if of.end == relay::End::Complete && !of.prepared.history.repeats_a_beginning {
         title_behind(app, &of.prepared);
     }
     work_ahead(app, of);
@@ -95,21 +95,21 @@ fn work_ahead(app: &Arc<App>, of: Accounted) {
     let used = prompt + reported.completion.unwrap_or(0);
     let strategy = prepared.policy.policy.strategy;
     let may = prepared.policy.background && end == relay::End::Complete && !prepared.request.unloads();
-    let Some(tip) = prepared.chain.last().copied() else { return };
-    if !may || strategy == Strategy::Off || prepared.wanted.paused {
+    let Some(tip) = prepared.history.chain.last().copied() else { return };
+    if !may || strategy == Strategy::Off || prepared.wishes.wanted.paused {
         return;
     }
-    let due = app.lives.with(&prepared.id, |l| l.fold_due.is_some());
+    let due = app.lives.with(&prepared.id, |l| l.work.fold_due.is_some());
     let step = last_step(&prepared);
-    let fold = due || passes_with(used, step, prepared.lines.fold_at, window);
-    let (from, line) = prepared.lines.brief_at(used);
+    let fold = due || passes_with(used, step, prepared.made.lines.fold_at, window);
+    let (from, line) = prepared.made.lines.brief_at(used);
     let told = told_of(app, &prepared, &reported.text);
-    let lags = told < folded_to(&prepared.view);
+    let lags = told < folded_to(&prepared.made.view);
     let is_near = due || economics::brief_is_due(used, step, from, line);
     let brief = strategy == Strategy::Summarize
-        && prepared.lines.no_summary().is_none()
-        && (lags || is_near && economics::worth_keeping_up(untold(app, &prepared, told), prepared.lines.summary));
-    let busy = app.lives.with(&prepared.id, |l| l.in_flight > 0 || l.making.is_some());
+        && prepared.made.lines.no_summary().is_none()
+        && (lags || is_near && economics::worth_keeping_up(untold(app, &prepared, told), prepared.made.lines.summary));
+    let busy = app.lives.with(&prepared.id, |l| l.in_flight > 0 || l.work.making.is_some());
     if busy || !brief && !fold {
         return;
     }
@@ -120,11 +120,11 @@ fn work_ahead(app: &Arc<App>, of: Accounted) {
         asking: Arc::new(AtomicBool::new(false)),
         waiting: Arc::default(),
         chain: tip,
-        covers: prepared.chain.len(),
+        covers: prepared.history.chain.len(),
     };
     let stopped = app.lives.with(&prepared.id, |l| {
-        l.making = Some(making.clone());
-        l.stopped
+        l.work.making = Some(making.clone());
+        l.work.stopped
     });
     let owned = Arc::clone(app);
     app.tasks.spawn(async move {
@@ -180,10 +180,10 @@ async fn make_ahead(app: &Arc<App>, behind: &Behind, brief: bool, fold: bool, as
 /// brief is made only once there is much to tell.
 fn would_use_a_brief(app: &App, behind: &Behind) -> bool {
     let Behind { prepared, used, step, told, .. } = behind;
-    let (_, line) = prepared.lines.brief_at(*used);
-    let at_wall = line == prepared.lines.limit;
-    let is_much = || economics::worth_a_summary(untold(app, prepared, *told), prepared.lines.summary);
-    if *told < folded_to(&prepared.view) || at_wall && is_much() {
+    let (_, line) = prepared.made.lines.brief_at(*used);
+    let at_wall = line == prepared.made.lines.limit;
+    let is_much = || economics::worth_a_summary(untold(app, prepared, *told), prepared.made.lines.summary);
+    if *told < folded_to(&prepared.made.view) || at_wall && is_much() {
         return true;
     }
     let plan = foreseen(app, behind, &prepared.request, economics::steps_ahead(*step, line));
@@ -192,7 +192,7 @@ fn would_use_a_brief(app: &App, behind: &Behind) -> bool {
 
 /// One past the last message that a brief of a model tells of, in the view or at hand.
 fn told_of(app: &App, prepared: &Prepared, reply: &str) -> usize {
-    brief_behind(app, prepared, reply).map_or_else(|| told(&prepared.view), |brief| brief.covers)
+    brief_behind(app, prepared, reply).map_or_else(|| told(&prepared.made.view), |brief| brief.covers)
 }
 
 /// Tokens of the history after so many messages.
@@ -204,25 +204,27 @@ fn untold(app: &App, prepared: &Prepared, told: usize) -> Tokens {
 /// The brief that was made for the history of a request and its reply, or for the beginning of it.
 fn brief_behind(app: &App, prepared: &Prepared, reply: &str) -> Option<Brief> {
     let body = &prepared.request.conversation.body;
-    let brief = app.lives.with(&prepared.id, |l| l.brief.clone());
-    brief.filter(|brief| brief.covers > told(&prepared.view) && brief.is_of(&prepared.chain, body, Some(reply)))
+    let brief = app.lives.with(&prepared.id, |l| l.work.brief.clone());
+    brief.filter(|brief| {
+        brief.covers > told(&prepared.made.view) && brief.is_of(&prepared.history.chain, body, Some(reply))
+    })
 }
 
 async fn make_brief(app: &Arc<App>, behind: &Behind) {
     let Behind { upstream, prepared, reported, window, .. } = behind;
     let body = &prepared.request.conversation.body;
-    let mut view = readable(prepared.out.clone(), &prepared.view);
+    let mut view = readable(prepared.made.out.clone(), &prepared.made.view);
     let mut reply = None;
     // The reply stands in the server's cache behind the prompt, with what it recalled; a client that echoes it lets the next
     // prompt begin with all of it. The brief then holds for histories with this reply alone.
     if !reported.called_tools && !reported.text.is_empty() {
-        view.extend_from_slice(&prepared.recalled);
-        reply = Some(Reply::new(body.len() + prepared.recalled.len(), &reported.text));
+        view.extend_from_slice(&prepared.recall.recalled);
+        reply = Some(Reply::new(body.len() + prepared.recall.recalled.len(), &reported.text));
         let bytes = openai_chat::new_message("assistant", &reported.text);
         view.push(Out { bytes, role: Role::Assistant, at: None, calls: false, changed: true });
     }
-    let (messages, previous) = folded(&prepared.request, &prepared.view, body.len());
-    let budget = prepared.lines.brief;
+    let (messages, previous) = folded(&prepared.request, &prepared.made.view, body.len());
+    let budget = prepared.made.lines.brief;
     let ask = Ask {
         upstream,
         headers: &behind.headers,
@@ -239,18 +241,18 @@ async fn make_brief(app: &Arc<App>, behind: &Behind) {
         window: *window,
         max_tokens: (budget / 4 * 3).min(prepared.policy.policy.summary_max_tokens),
         temperature: prepared.policy.summary_temperature,
-        focus: prepared.standing.focus().or(prepared.policy.focus.as_deref()),
+        focus: prepared.wishes.standing.focus().or(prepared.policy.focus.as_deref()),
     };
     let started = Instant::now();
     let Some((text, read)) = ask_for_brief(app, &ask).await else { return };
-    let covers = reach(&view, read, prepared.chain.len()).max(told(&prepared.view));
-    let Some(chain) = covers.checked_sub(1).and_then(|last| prepared.chain.get(last)).copied() else { return };
+    let covers = reach(&view, read, prepared.history.chain.len()).max(told(&prepared.made.view));
+    let Some(chain) = covers.checked_sub(1).and_then(|last| prepared.history.chain.get(last)).copied() else { return };
     let seconds = started.elapsed().as_secs_f64();
-    let (unread, reply) = (left_out(&prepared.view), reply.filter(|_| read >= view.len()));
+    let (unread, reply) = (left_out(&prepared.made.view), reply.filter(|_| read >= view.len()));
     let brief = Brief { covers, chain, text, seconds, reply, unread };
     app.lives.with(&prepared.id, |l| {
-        l.brief = Some(brief);
-        l.stopped = 0;
+        l.work.brief = Some(brief);
+        l.work.stopped = 0;
     });
 }
 
@@ -264,14 +266,14 @@ async fn spare_slots(app: &App, upstream: &Upstream, model: &str) -> Option<usiz
 /// left to that request.
 async fn fold_ahead(app: &Arc<App>, behind: &Behind) {
     let prepared = &behind.prepared;
-    let Some(tip) = prepared.chain.last().copied() else { return };
+    let Some(tip) = prepared.history.chain.last().copied() else { return };
     if spare_slots(app, &behind.upstream, &prepared.request.model).await.is_none() {
         // Another conversation's prompt would have to go for this one's.
         return;
     }
     // The first prompt that lacks something is the first with the tool that reads it back.
     let mut request = std::borrow::Cow::Borrowed(&prepared.request);
-    if let Some(tools) = prepared.tools.as_ref().filter(|_| !request.offers()) {
+    if let Some(tools) = prepared.head.tools.as_ref().filter(|_| !request.offers()) {
         request.to_mut().offer(tools.clone());
     }
     let started = Instant::now();
@@ -284,11 +286,11 @@ async fn fold_ahead(app: &Arc<App>, behind: &Behind) {
         }
     };
     info!(conversation = %prepared.id, before = plan.before.prompt(), after = plan.after.prompt(), "folded ahead of need");
-    let why = app.lives.with(&prepared.id, |l| l.fold_due.take());
+    let why = app.lives.with(&prepared.id, |l| l.work.fold_due.take());
     let ahead = Ahead {
-        depth: prepared.chain.len(),
+        depth: prepared.history.chain.len(),
         chain: tip,
-        reply: app.lives.with(&prepared.id, |l| l.brief.as_ref().filter(|b| b.chain == tip).and_then(|b| b.reply)),
+        reply: app.lives.with(&prepared.id, |l| l.work.brief.as_ref().filter(|b| b.chain == tip).and_then(|b| b.reply)),
         view: View { bare: false, ..applied.view },
         originals: applied.originals,
         layers: attempt::layers(&plan, prepared.policy.policy.strategy),
@@ -297,11 +299,11 @@ async fn fold_ahead(app: &Arc<App>, behind: &Behind) {
         seconds: waited,
         tokens: None,
     };
-    app.lives.with(&prepared.id, |l| l.ahead = Some(ahead));
+    app.lives.with(&prepared.id, |l| l.work.ahead = Some(ahead));
     let tokens = prefill(app, behind, &request, &out).await;
     app.lives.with(&prepared.id, |l| {
         let seconds = waited + started.elapsed().as_secs_f64();
-        if let Some(ahead) = l.ahead.as_mut().filter(|a| a.chain == tip) {
+        if let Some(ahead) = l.work.ahead.as_mut().filter(|a| a.chain == tip) {
             (ahead.tokens, ahead.seconds) = (tokens, seconds);
         }
     });
@@ -315,16 +317,16 @@ fn foreseen(app: &App, behind: &Behind, request: &Request, more: Tokens) -> Opti
     let known = prepared.counted(reported).map(|tokens| Known { messages: conversation.body.len(), tokens });
     let mut facts = Facts {
         window: *window,
-        output_reserved: prepared.after.output_reserved,
+        output_reserved: prepared.made.after.output_reserved,
         forwarded: conversation.body.len(),
-        ..app.measure.facts(&prepared.key, conversation, &prepared.view, known)
+        ..app.measure.facts(&prepared.key, conversation, &prepared.made.view, known)
     };
-    prepared.wanted.tell(&mut facts);
+    prepared.wishes.wanted.tell(&mut facts);
     // One that is due for another reason than the wall has a policy of its own.
-    let due = app.lives.with(&prepared.id, |l| l.fold_due.clone());
+    let due = app.lives.with(&prepared.id, |l| l.work.fold_due.clone());
     let is_due = due.is_some();
     let policy = &due.unwrap_or_default().policy(&prepared.policy.policy);
-    let next = Next { used: *used, more, limit: prepared.lines.limit, is_due };
+    let next = Next { used: *used, more, limit: prepared.made.lines.limit, is_due };
     plan::asked::foreseen(conversation, &facts, policy, next)
 }
 
@@ -336,9 +338,9 @@ fn folded_now(app: &App, behind: &Behind, request: &Request) -> Result<Option<Ma
     let policy = &prepared.policy.policy;
     let brief = brief_behind(app, prepared, &behind.reported.text);
     let words = Words {
-        pins: &prepared.wanted.texts,
+        pins: &prepared.wishes.wanted.texts,
         written: brief.as_ref().map(Brief::written),
-        focus: prepared.standing.focus().or(prepared.policy.focus.as_deref()),
+        focus: prepared.wishes.standing.focus().or(prepared.policy.focus.as_deref()),
         keep: prepared.policy.keep,
         digests: None,
     };
@@ -370,8 +372,8 @@ async fn prefill(app: &App, behind: &Behind, request: &Request, out: &[Out]) -> 
     app.metrics.spend("prefill", &reported);
     let id = &behind.prepared.id;
     app.lives.with(id, |l| {
-        l.spend.add_prefill(&reported);
-        l.held = reported.prompt.map(|prompt| (prompt, reported.completion)).or(l.held);
+        l.accounts.spend.add_prefill(&reported);
+        l.prompt.held = reported.prompt.map(|prompt| (prompt, reported.completion)).or(l.prompt.held);
     });
     let model = (&**upstream, prepared.request.model.as_str());
     let data = reported.event("prefill", model, 0, started.elapsed().as_millis() as u64);
@@ -394,5 +396,5 @@ fn passes_with(used: Tokens, step: Tokens, line: Tokens, window: Tokens) -> bool
 
 /// Tokens by which this prompt is longer than the last one, where that is known.
 fn last_step(prepared: &Prepared) -> Tokens {
-    prepared.prefix.filter(|p| p.because.is_none()).map_or(0, |p| prepared.tokens.saturating_sub(p.tokens))
+    prepared.sending.prefix.filter(|p| p.because.is_none()).map_or(0, |p| prepared.made.tokens.saturating_sub(p.tokens))
 }

@@ -44,8 +44,9 @@ const ASK: &str = "Name what this is about in three to six words. Answer with th
 pub(in crate::proxy) fn title_behind(app: &Arc<App>, prepared: &Prepared) {
     let conversation = &prepared.request.conversation;
     let Some(model) = prepared.policy.title_model.clone() else { return };
-    let named =
-        prepared.standing.title.is_some() || prepared.request.unloads() || Class::of(conversation) == Class::Helper;
+    let named = prepared.wishes.standing.title.is_some()
+        || prepared.request.unloads()
+        || Class::of(conversation) == Class::Helper;
     let body = person::without_examples(&conversation.body);
     let words = body.iter().filter_map(person::words).find(|words| !words.trim().is_empty());
     let (Some(words), false) = (words, named) else { return };
@@ -53,17 +54,17 @@ pub(in crate::proxy) fn title_behind(app: &Arc<App>, prepared: &Prepared) {
     let Some(other) = app.upstreams.iter().find(|u| u.name() == model.upstream).map(Arc::clone) else { return };
     let id = prepared.id.clone();
     // Once, whatever comes of it.
-    if app.lives.with(&id, |live| std::mem::replace(&mut live.titled, true)) {
+    if app.lives.with(&id, |live| std::mem::replace(&mut live.work.titled, true)) {
         return;
     }
     let owned = Arc::clone(app);
     app.tasks.spawn(async move {
         let Some(errand) = begin_errand(&owned, &other, &model.model, Asked::Other).await else {
             debug!(conversation = %id, "no title yet: asking would push another model out of memory");
-            return owned.lives.with(&id, |live| live.titled = false);
+            return owned.lives.with(&id, |live| live.work.titled = false);
         };
         let asked = tokio::select! {
-            () = errand.stopped() => return owned.lives.with(&id, |live| live.titled = false),
+            () = errand.stopped() => return owned.lives.with(&id, |live| live.work.titled = false),
             asked = tokio::time::timeout(PATIENCE, title(&owned, &other, &model.model, &words, &id)) => asked,
         };
         let Some(title) = asked.ok().flatten() else { return };

@@ -259,7 +259,7 @@ async fn fold_now(app: &App, ground: &Ground, fold: &Fold<'_>, started: Instant)
 
 /// What a model wrote for this fold when its price was asked.
 fn drafted_for(app: &App, ground: &Ground, fold: &Fold<'_>) -> Option<Option<Arc<str>>> {
-    let draft = app.lives.with(&ground.recorded.row.id, |live| live.draft.clone())?;
+    let draft = app.lives.with(&ground.recorded.row.id, |live| live.work.draft.clone())?;
     (draft == fold.draft(ground, draft.text.clone())).then_some(draft.text)
 }
 
@@ -297,7 +297,7 @@ async fn written_for(app: &App, ground: &Ground, fold: &Fold<'_>) -> Option<Opti
     .await
     .map(|(text, _)| text);
     let draft = fold.draft(ground, text.clone());
-    app.lives.with(&recorded.row.id, |live| live.draft = Some(draft));
+    app.lives.with(&recorded.row.id, |live| live.work.draft = Some(draft));
     Some(text)
 }
 
@@ -438,7 +438,7 @@ pub(in crate::proxy) async fn record_view(
         Batch { conversation: Some(update), view: Some((tip, view)), events: vec![event], durable: true, ..batch };
     app.store.record(batch).await?;
     // What was made ahead was made for the view before.
-    app.lives.with(&row.id, |live| (live.ahead, live.brief, live.draft) = (None, None, None));
+    app.lives.with(&row.id, |live| (live.work.ahead, live.work.brief, live.work.draft) = (None, None, None));
     Ok(())
 }
 

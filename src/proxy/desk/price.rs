@@ -54,7 +54,7 @@ impl Default for Heads {
 impl Heads {
     /// Remembers what a request has besides its history.
     pub(in crate::proxy) fn note(&self, prepared: &Prepared) {
-        let mark = prepared.client_marks.first().copied().unwrap_or(0);
+        let mark = prepared.history.client_marks.first().copied().unwrap_or(0);
         if self.0.lock().get(&prepared.id).is_some_and(|known| known.mark == mark) {
             return;
         }
@@ -65,7 +65,7 @@ impl Heads {
         let changes = [("messages", Some("[]")), ("tools", own_tools.as_deref())];
         let text = String::from_utf8_lossy(&request.body);
         let Ok(fields) = json::with_fields(&text, &changes) else { return };
-        let with_recall = prepared.tools.clone();
+        let with_recall = prepared.head.tools.clone();
         let size = fields.len() + system.iter().chain(&with_recall).map(Bytes::len).sum::<usize>();
         if size <= LARGEST_HEAD {
             let head = Head { mark, fields, system, with_recall };
@@ -124,7 +124,7 @@ pub(in crate::proxy) async fn price_of(app: &App, ground: &Ground, view: &View) 
     let old = prompt(ground, &ground.recorded.old);
     let next = prompt(ground, view);
     // The server holds what was sent last; what was changed since then cost nothing yet.
-    let sent = app.lives.with(&ground.recorded.row.id, |live| live.sent_view.clone());
+    let sent = app.lives.with(&ground.recorded.row.id, |live| live.prompt.sent_view.clone());
     let held = match &sent {
         Some(sent) if *sent != ground.recorded.old => prompt(ground, sent),
         _ => prompt(ground, &ground.recorded.old),

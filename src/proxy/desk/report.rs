@@ -108,11 +108,11 @@ pub async fn dry_run(app: &Arc<App>, body: Bytes, model: Option<&str>) -> Result
         "model": prepared.request.model,
         "window": prepared.window.tokens, "window_source": prepared.window.source,
         "profile": prepared.policy.profile,
-        "action": prepared.action(), "because": prepared.because, "waits": prepared.waits,
-        "before": regions(&prepared.before), "after": regions(&prepared.after),
-        "prompt_tokens": prepared.tokens, "source": prepared.sureness.as_str(),
-        "edits": prepared.view.edits.iter().map(edit_json).collect::<Vec<_>>(),
-        "messages_forwarded": prepared.out.len(),
+        "action": prepared.action(), "because": prepared.told.because, "waits": prepared.told.waits,
+        "before": regions(&prepared.made.before), "after": regions(&prepared.made.after),
+        "prompt_tokens": prepared.made.tokens, "source": prepared.made.sureness.as_str(),
+        "edits": prepared.made.view.edits.iter().map(edit_json).collect::<Vec<_>>(),
+        "messages_forwarded": prepared.made.out.len(),
     }))
 }
 
@@ -121,7 +121,7 @@ pub(in crate::proxy) async fn counted(app: &Arc<App>, request: openai_chat::Requ
     let upstream = upstream_of(app, &request.model).await?;
     let prepared = prepare_without_models(app, &upstream, request).await?;
     // What is forwarded as it is was counted whole.
-    Ok(if prepared.actions.is_empty() { prepared.tokens } else { prepared.before.prompt() })
+    Ok(if prepared.told.actions.is_empty() { prepared.made.tokens } else { prepared.made.before.prompt() })
 }
 
 /// Counts with a model's own file; no server is there to ask.

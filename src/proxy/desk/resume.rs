@@ -19,9 +19,9 @@ pub async fn resume(app: &App, id: &str) -> Result<Value, Error> {
     remember(app, &row.id);
     let (turn, session, books) = app.lives.with(&row.id, |live| {
         let (turn, session) = spent(live);
-        let (tokens, requests) = taken(&live.spend);
-        live.books.resume(tokens, requests, now_ms());
-        (turn, session, live.books)
+        let (tokens, requests) = taken(&live.accounts.spend);
+        live.accounts.books.resume(tokens, requests, now_ms());
+        (turn, session, live.accounts.books)
     });
     let data = json!({"turn": spent_json(&turn), "session": spent_json(&session)});
     let mut update = unchanged(&row, now_ms());

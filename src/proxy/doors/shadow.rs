@@ -40,7 +40,7 @@ struct Foreseen {
 impl Foreseen {
     /// Whether the prompt that is sent leaves the room that is kept for the reply.
     fn fits(&self) -> bool {
-        self.prepared.window.tokens.is_none_or(|window| self.sent + self.prepared.after.output_reserved <= window)
+        self.prepared.window.tokens.is_none_or(|window| self.sent + self.prepared.made.after.output_reserved <= window)
     }
 }
 
@@ -80,8 +80,8 @@ async fn in_shadow(app: &Arc<App>, body: Bytes, from_client: &HeaderMap) -> Resu
 
 /// The size of what the client sent, `body`. Of a prompt that would have been rewritten, only the rewrite was counted.
 async fn as_sent(app: &App, upstream: &Upstream, prepared: &Prepared, body: &Bytes) -> (Tokens, Sureness) {
-    if prepared.view.edits.is_empty() {
-        return (prepared.tokens, prepared.sureness);
+    if prepared.made.view.edits.is_empty() {
+        return (prepared.made.tokens, prepared.made.sureness);
     }
     let conversation = &prepared.request.conversation;
     let (model, window) = (&prepared.request.model, &prepared.window);
@@ -109,7 +109,8 @@ fn mark_shadow(app: &App, to: &mut HeaderMap<HeaderValue>, foreseen: &Foreseen) 
     headers::set(to, "x-windowsill-action", "none");
     headers::set(to, "x-windowsill-prompt-tokens", &sent.to_string());
     headers::set(to, "x-windowsill-prompt-tokens-source", sureness.as_str());
-    let would = format!("action={}; prompt-tokens={}; fits={}", prepared.action(), prepared.tokens, foreseen.fits());
+    let would =
+        format!("action={}; prompt-tokens={}; fits={}", prepared.action(), prepared.made.tokens, foreseen.fits());
     headers::set(to, "x-windowsill-shadow", &would);
 }
 
@@ -120,7 +121,7 @@ fn note_shadow(app: &App, foreseen: &Foreseen) {
         model = %plain::line(&prepared.request.model),
         window = prepared.window.tokens,
         sent,
-        would_send = prepared.tokens,
+        would_send = prepared.made.tokens,
         action = %prepared.action(),
         "shadow"
     );
@@ -130,7 +131,7 @@ fn note_shadow(app: &App, foreseen: &Foreseen) {
         kind: "shadow".into(),
         data: json!({
             "model": prepared.request.model, "window": prepared.window.tokens, "action": prepared.action(),
-            "sent_tokens": sent, "prompt_tokens": prepared.tokens, "fits": foreseen.fits(),
+            "sent_tokens": sent, "prompt_tokens": prepared.made.tokens, "fits": foreseen.fits(),
         }),
     };
     if let Err(e) = app.store.record_later(Batch { events: vec![event], ..Batch::default() }) {

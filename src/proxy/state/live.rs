@@ -305,26 +305,54 @@ impl Serialize for Misses {
 /// One conversation.
 #[derive(Debug, Clone, Default)]
 pub(in crate::proxy) struct Live {
+    /// Whose it is.
+    pub(in crate::proxy) whose: Option<Arc<Whose>>,
+    /// What tells the text of the last reply from others, where it had any.
+    pub(in crate::proxy) replied: Option<Digest>,
+    /// Requests under way.
+    pub(in crate::proxy) in_flight: usize,
+    /// The task that it was last taken for.
+    pub(in crate::proxy) task: Option<String>,
+    /// What could not be said of its history and is in the record.
+    pub(in crate::proxy) unsaid: HashSet<Digest>,
+    /// Whether it was said that the model is too small.
+    pub(in crate::proxy) small_told: bool,
+    /// What was sent last, and what the server said of it.
+    pub(in crate::proxy) prompt: LastPrompt,
+    /// What is done between its requests.
+    pub(in crate::proxy) work: Work,
+    /// What it has taken so far, as it is kept with it.
+    pub(in crate::proxy) accounts: Accounts,
+}
+
+/// What was sent last, and what the server said of it.
+#[derive(Debug, Clone, Default)]
+pub(in crate::proxy) struct LastPrompt {
     /// The last prompt that the server counted, with the chain hash of its last message and the view's fingerprint.
     pub(in crate::proxy) known: Option<(Digest, Digest, Known)>,
     /// What the server evaluated for it last: tokens of the prompt, and of the reply where they were counted.
     pub(in crate::proxy) held: Option<(Tokens, Option<Tokens>)>,
     /// The model that it was last sent to.
     pub(in crate::proxy) model: Option<Switched>,
-    /// Whose it is.
-    pub(in crate::proxy) whose: Option<Arc<Whose>>,
-    /// What tells the text of the last reply from others, where it had any.
-    pub(in crate::proxy) replied: Option<Digest>,
     /// The last prompt that was forwarded.
     pub(in crate::proxy) sent: Option<Sent>,
     /// The view that it was forwarded in.
     pub(in crate::proxy) sent_view: Option<View>,
-    /// How plainly its history has to be said, and to which model: the one that refused it otherwise.
-    pub(in crate::proxy) plainness: Option<(Switched, Plainness)>,
     /// The last prompt that a server took: the chain hash of its last message, and how many it had.
     pub(in crate::proxy) taken: Option<(Digest, usize)>,
     /// Marks of the client's messages, as far as they are spelled as the record has them.
     pub(in crate::proxy) as_recorded: Vec<u64>,
+    /// When a prompt was last forwarded.
+    pub(in crate::proxy) last: Option<Instant>,
+    /// How long its model is to stay in memory, as the client spelled it last.
+    pub(in crate::proxy) keep_alive: Option<String>,
+    /// How plainly its history has to be said, and to which model: the one that refused it otherwise.
+    pub(in crate::proxy) plainness: Option<(Switched, Plainness)>,
+}
+
+/// What is done between its requests.
+#[derive(Debug, Clone, Default)]
+pub(in crate::proxy) struct Work {
     /// A brief made ahead.
     pub(in crate::proxy) brief: Option<Brief>,
     /// What a model wrote for a fold whose price was asked.
@@ -335,14 +363,17 @@ pub(in crate::proxy) struct Live {
     pub(in crate::proxy) stopped: u32,
     /// A view made ahead.
     pub(in crate::proxy) ahead: Option<Ahead>,
-    /// How long its model is to stay in memory, as the client spelled it last.
-    pub(in crate::proxy) keep_alive: Option<String>,
-    /// When a prompt was last forwarded.
-    pub(in crate::proxy) last: Option<Instant>,
+    /// The fold that is due after the next reply, if one is.
+    pub(in crate::proxy) fold_due: Option<Pace>,
+    /// Why no model wrote a brief of it the last time, where none did.
+    pub(in crate::proxy) unsummarized: Option<String>,
     /// A model was asked for a title.
     pub(in crate::proxy) titled: bool,
-    /// Requests under way.
-    pub(in crate::proxy) in_flight: usize,
+}
+
+/// What it has taken so far, as it is kept with it.
+#[derive(Debug, Clone, Default)]
+pub(in crate::proxy) struct Accounts {
     /// Spend since the record began.
     pub(in crate::proxy) spend: Spend,
     /// What of it belongs to this turn and this session.
@@ -351,25 +382,15 @@ pub(in crate::proxy) struct Live {
     pub(in crate::proxy) missed: Misses,
     /// Where the conversation stood when it was last folded.
     pub(in crate::proxy) folded: Folded,
-    /// The fold that is due after the next reply, if one is.
-    pub(in crate::proxy) fold_due: Option<Pace>,
-    /// The task that it was last taken for.
-    pub(in crate::proxy) task: Option<String>,
-    /// What could not be said of its history and is in the record.
-    pub(in crate::proxy) unsaid: HashSet<Digest>,
     /// Whether the record was asked what was spent before.
     pub(in crate::proxy) loaded: bool,
-    /// Why no model wrote a brief of it the last time, where none did.
-    pub(in crate::proxy) unsummarized: Option<String>,
-    /// Whether it was said that the model is too small.
-    pub(in crate::proxy) small_told: bool,
 }
 
 impl Live {
     /// Has the conversation folded after the reply under way, with this brief.
     pub(in crate::proxy) fn fold_with(&mut self, brief: Brief, due: Pace) {
-        self.brief = Some(brief);
-        self.fold_due = Some(due);
+        self.work.brief = Some(brief);
+        self.work.fold_due = Some(due);
     }
 }
 
@@ -391,7 +412,13 @@ pub(in crate::proxy) struct Kept {
 impl Kept {
     pub(in crate::proxy) fn of(live: &Live) -> Kept {
         let whose = live.whose.as_deref().cloned();
-        Kept { whose, spend: live.spend, books: live.books, missed: live.missed, folded: live.folded }
+        Kept {
+            whose,
+            spend: live.accounts.spend,
+            books: live.accounts.books,
+            missed: live.accounts.missed,
+            folded: live.accounts.folded,
+        }
     }
 }
 
@@ -452,10 +479,10 @@ impl LiveConversations {
     pub(in crate::proxy) fn stop_making(&self, id: &str) {
         let making = self.with(id, |l| {
             // Another branch of the conversation may wait for its own.
-            let making = l.making.take_if(|m| !m.is_waited_for());
+            let making = l.work.making.take_if(|m| !m.is_waited_for());
             // What had not begun to ask cost nothing.
             if making.as_ref().is_some_and(|m| m.asking.load(Ordering::Relaxed)) {
-                l.stopped = (l.stopped + 1).min(DOUBLED);
+                l.work.stopped = (l.work.stopped + 1).min(DOUBLED);
             }
             making
         });
@@ -478,7 +505,7 @@ impl LiveConversations {
     /// Forgets a conversation that is gone from the record.
     pub(in crate::proxy) fn forget(&self, id: &str) {
         let gone = self.lives.lock().pop(id);
-        if let Some(making) = gone.and_then(|live| live.making) {
+        if let Some(making) = gone.and_then(|live| live.work.making) {
             making.cancel.cancel();
         }
         self.names.lock().pop(id);
@@ -492,7 +519,7 @@ impl LiveConversations {
     /// How many conversations are under way: whose prompts a server may still hold for good reason.
     pub(in crate::proxy) fn lately(&self) -> usize {
         let lives = self.lives.lock();
-        lives.iter().filter(|(_, live)| live.last.is_some_and(|at| at.elapsed() < LATELY)).count()
+        lives.iter().filter(|(_, live)| live.prompt.last.is_some_and(|at| at.elapsed() < LATELY)).count()
     }
 }
 

@@ -49,11 +49,11 @@ pub(in crate::proxy) fn account(
     end: relay::End,
     started: Instant,
 ) {
-    prepared.flight = None;
-    prepared.room = None;
+    prepared.sending.flight = None;
+    prepared.sending.room = None;
     let doubted = without_doubtful(&mut prepared, &mut reported);
     app.metrics.spend("main", &reported);
-    if let Some(prefix) = prepared.prefix {
+    if let Some(prefix) = prepared.sending.prefix {
         app.metrics.prefix(prefix.tokens, prefix.because.map(|b| (b.as_str(), prefix.lost)));
     }
     let mut events = vec![usage_event(&upstream, &prepared, &reported, &end, started)];
@@ -65,7 +65,7 @@ pub(in crate::proxy) fn account(
     events.extend(dropped.map(|exact| dropped_event(&prepared, exact)));
     // What a server counted of the messages that it kept is no count of what was sent.
     let counted = counted.filter(|_| dropped.is_none() && !far_below);
-    let answered = counted.or(prepared.sureness.is_exact().then_some(prepared.tokens));
+    let answered = counted.or(prepared.made.sureness.is_exact().then_some(prepared.made.tokens));
     if let Some(prompt) = answered.filter(|_| end == relay::End::Complete && dropped.is_none()) {
         app.measure.windows.answered(&upstream, &prepared.request.model, prompt);
     }
@@ -73,8 +73,8 @@ pub(in crate::proxy) fn account(
         aside::once(prepared.request.body.len(), || learn_from(app, &prepared, exact));
     }
     if !matches!(end, relay::End::Failed(_)) {
-        let depth = prepared.chain.len();
-        app.lives.with(&prepared.id, |l| l.taken = prepared.chain.last().map(|tip| (*tip, depth)));
+        let depth = prepared.history.chain.len();
+        app.lives.with(&prepared.id, |l| l.prompt.taken = prepared.history.chain.last().map(|tip| (*tip, depth)));
     }
     remember_reply(app, &upstream, &prepared, &reported, counted, events);
     (app.after)(app, Accounted { upstream, headers: headers.clone(), prepared, reported, end });
@@ -83,10 +83,10 @@ pub(in crate::proxy) fn account(
 /// Learns from what the server counted.
 fn learn_from(app: &App, prepared: &Prepared, exact: Tokens) {
     let conversation = &prepared.request.conversation;
-    let sample = app.measure.sample(conversation, &prepared.view, prepared.known);
+    let sample = app.measure.sample(conversation, &prepared.made.view, prepared.history.known);
     app.measure.learn(&prepared.key, &sample, exact);
     if let Some(own) = &prepared.own {
-        own.learn(prepared.tokens, exact);
+        own.learn(prepared.made.tokens, exact);
     }
 }
 
@@ -99,27 +99,27 @@ fn remember_reply(
     counted: Option<Tokens>,
     events: Vec<Event>,
 ) {
-    let sent = if prepared.recalled.is_empty() { counted } else { counted.and(reported.prompt) };
+    let sent = if prepared.recall.recalled.is_empty() { counted } else { counted.and(reported.prompt) };
     let gauge = gauge::after_reply(&app.measure, prepared, sent);
     let kept = app.lives.with(&prepared.id, |l| {
-        l.spend.add(reported);
-        l.books.see(now_ms());
+        l.accounts.spend.add(reported);
+        l.accounts.books.see(now_ms());
         l.replied = said(&reported.text);
-        l.held = reported.prompt.map(|prompt| (prompt, reported.completion));
-        if let (Some(exact), Some(tip)) = (counted, prepared.chain.last()) {
-            let known = Known { messages: prepared.chain.len(), tokens: exact };
-            l.known = Some((*tip, fingerprint(&prepared.view, &prepared.key), known));
+        l.prompt.held = reported.prompt.map(|prompt| (prompt, reported.completion));
+        if let (Some(exact), Some(tip)) = (counted, prepared.history.chain.last()) {
+            let known = Known { messages: prepared.history.chain.len(), tokens: exact };
+            l.prompt.known = Some((*tip, fingerprint(&prepared.made.view, &prepared.key), known));
         }
         // A brief that was folded in is no longer ahead of anything; the record of a task that this reply finished is.
-        if prepared.actions.contains(&"summarize") {
-            l.brief.take_if(|brief| brief.covers < prepared.chain.len());
+        if prepared.told.actions.contains(&"summarize") {
+            l.work.brief.take_if(|brief| brief.covers < prepared.history.chain.len());
         }
         Kept::of(l)
     });
-    if let Some(tip) = prepared.chain.last().copied() {
+    if let Some(tip) = prepared.history.chain.last().copied() {
         let update = updated(upstream, prepared, tip, (&kept, &gauge), now_ms());
-        let conversation = (!prepared.repeats_a_beginning).then_some(update);
-        let view = fingerprint(&prepared.view, &prepared.key);
+        let conversation = (!prepared.history.repeats_a_beginning).then_some(update);
+        let view = fingerprint(&prepared.made.view, &prepared.key);
         let counted = counted.map(|tokens| Counted { chain: tip, view, tokens });
         // Only now: what a server refuses is no spelling to remember.
         let respelled = respelled(prepared);
@@ -132,10 +132,10 @@ fn remember_reply(
 
 /// Whether a server took far less than was sent. Only said where the estimate has been right before.
 fn looks_dropped(app: &App, prepared: &Prepared, exact: Tokens) -> bool {
-    let counted = matches!(prepared.sureness, Sureness::Counted | Sureness::Own(_));
+    let counted = matches!(prepared.made.sureness, Sureness::Counted | Sureness::Own(_));
     let trusted = counted || app.measure.sureness(&prepared.key) == Sureness::Calibrated;
-    let sure = if counted { prepared.tokens } else { at_least(prepared.tokens, prepared.known) };
-    trusted && prepared.tokens > 512 && f64::from(exact) < f64::from(sure) * DROPPED_BELOW
+    let sure = if counted { prepared.made.tokens } else { at_least(prepared.made.tokens, prepared.history.known) };
+    trusted && prepared.made.tokens > 512 && f64::from(exact) < f64::from(sure) * DROPPED_BELOW
 }
 
 /// Notes that the window is another than it was taken for.
@@ -154,8 +154,8 @@ pub(in crate::proxy) fn note_window(app: &App, prepared: &Prepared, window: Toke
 /// The error when the server refuses the second, harder try too.
 pub(in crate::proxy) fn refused_twice(_app: &App, prepared: &Prepared, refusal: Refusal) -> Error {
     let window = refusal.window.or(prepared.window.tokens).unwrap_or(0);
-    let regions = refusal.prompt.map_or(prepared.after, |prompt| prepared.after.of_prompt(prompt));
-    Error::cannot_fit(&prepared.request.model, window, "learned from a refusal", &regions, prepared.lines.limit)
+    let regions = refusal.prompt.map_or(prepared.made.after, |prompt| prepared.made.after.of_prompt(prompt));
+    Error::cannot_fit(&prepared.request.model, window, "learned from a refusal", &regions, prepared.made.lines.limit)
 }
 
 /// A refusal that teaches nothing is passed on in words that clients know, with the server's own.
@@ -167,7 +167,7 @@ pub(in crate::proxy) fn pass_refusal(_app: &App, prepared: &Prepared, body: &[u8
         format!(
             "the prompt is too long for `{}`: about {} tokens were sent and the server refused them without saying its \
              maximum context length: {said}",
-            prepared.request.model, prepared.tokens
+            prepared.request.model, prepared.made.tokens
         ),
         "set `num_ctx` in windowsill's config to the window the server was started with",
     )
@@ -179,18 +179,18 @@ fn without_doubtful(prepared: &mut Prepared, reported: &mut Reported) -> Option<
     let last = reported.prompt.filter(|n| prepared.window.tokens.is_some_and(|window| *n > window));
     let doubted = counted.filter(|n| !prepared.is_plausible(*n)).or(last)?;
     // Too little is what servers say that dropped messages, which is told as that.
-    if doubted <= prepared.tokens {
+    if doubted <= prepared.made.tokens {
         return None;
     }
     (reported.prompt, reported.cached, reported.evaluated) = (None, None, None);
-    prepared.first_prompt = None;
+    prepared.recall.first_prompt = None;
     Some(doubted)
 }
 
 /// That a server reported a prompt of a size that it cannot have.
 fn doubted_event(prepared: &Prepared, tokens: Tokens) -> Event {
-    warn!(conversation = %prepared.id, planned = prepared.tokens, reported = tokens, "the server reported a prompt of a size that it cannot have; it is not taken");
-    let data = json!({"planned_prompt_tokens": prepared.tokens, "prompt_tokens": tokens});
+    warn!(conversation = %prepared.id, planned = prepared.made.tokens, reported = tokens, "the server reported a prompt of a size that it cannot have; it is not taken");
+    let data = json!({"planned_prompt_tokens": prepared.made.tokens, "prompt_tokens": tokens});
     event(prepared, "usage_doubted", data)
 }
 
@@ -205,13 +205,13 @@ fn usage_event(
     let mut data = reported.event(
         "main",
         (upstream, &prepared.request.model),
-        prepared.tokens,
+        prepared.made.tokens,
         started.elapsed().as_millis() as u64,
     );
     data["window"] = json!(prepared.window.tokens);
-    data["output_reserved"] = json!(prepared.after.output_reserved);
+    data["output_reserved"] = json!(prepared.made.after.output_reserved);
     data["action"] = json!(prepared.action());
-    data["prefix"] = json!(prepared.prefix.map(|p| p.json()));
+    data["prefix"] = json!(prepared.sending.prefix.map(|p| p.json()));
     data["end"] = json!(match end {
         relay::End::Complete => "complete",
         relay::End::Failed(_) => "failed",
@@ -222,8 +222,8 @@ fn usage_event(
 
 /// That the server must have dropped messages, and says nothing of it.
 fn dropped_event(prepared: &Prepared, exact: Tokens) -> Event {
-    warn!(conversation = %prepared.id, planned = prepared.tokens, reported = exact, "the server evaluated far fewer tokens than were sent: it may have dropped messages");
-    let data = json!({"planned_prompt_tokens": prepared.tokens, "prompt_tokens": exact});
+    warn!(conversation = %prepared.id, planned = prepared.made.tokens, reported = exact, "the server evaluated far fewer tokens than were sent: it may have dropped messages");
+    let data = json!({"planned_prompt_tokens": prepared.made.tokens, "prompt_tokens": exact});
     event(prepared, "silent_truncation", data)
 }
 
@@ -249,9 +249,9 @@ fn respelled(prepared: &Prepared) -> Vec<(Digest, Bytes)> {
     let now = |at: &usize| {
         let raw = &body.get(*at)?.raw;
         // A message that was added here has no bytes of the client's.
-        (!raw.is_empty()).then(|| (prepared.chain[*at], Bytes::copy_from_slice(raw)))
+        (!raw.is_empty()).then(|| (prepared.history.chain[*at], Bytes::copy_from_slice(raw)))
     };
-    prepared.respelled.iter().filter_map(now).collect()
+    prepared.history.respelled.iter().filter_map(now).collect()
 }
 
 #[cfg(test)]

@@ -127,7 +127,7 @@ pub(in crate::proxy) fn admit(
     if is_new {
         info!(conversation = history.id, sent, full = admitted.list.full.len(), "tools by index");
         // What the server counted was a prompt with other tools.
-        app.lives.with(&history.id, |live| live.known = None);
+        app.lives.with(&history.id, |live| live.prompt.known = None);
     }
     request.list(admitted.list.tools.clone());
     request.conversation.hidden = std::sync::Arc::new(admitted.hidden.clone());

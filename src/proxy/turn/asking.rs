@@ -151,8 +151,8 @@ async fn put(app: &App, conversation: &str, reader: &Reader, part: &Part, asked:
     });
     // The client of the conversation said how long its model is to stay in memory.
     let kept = app.lives.with(conversation, |live| {
-        let own = live.model.as_ref()?;
-        live.keep_alive.clone().filter(|_| own.model == reader.model && own.upstream == reader.upstream.name())
+        let own = live.prompt.model.as_ref()?;
+        live.prompt.keep_alive.clone().filter(|_| own.model == reader.model && own.upstream == reader.upstream.name())
     });
     if let Some(keep_alive) = kept.and_then(|kept| serde_json::from_str(&kept).ok()) {
         body["keep_alive"] = keep_alive;
@@ -174,7 +174,7 @@ async fn put(app: &App, conversation: &str, reader: &Reader, part: &Part, asked:
     let mut reported = Reported::default();
     reported.read(&bytes);
     app.metrics.spend("question", &reported);
-    app.lives.with(conversation, |live| live.spend.add_digest(&reported));
+    app.lives.with(conversation, |live| live.accounts.spend.add_digest(&reported));
     let mut data =
         reported.event("question", (&reader.upstream, &reader.model), 0, started.elapsed().as_millis() as u64);
     data["by"] = json!(reader.name());

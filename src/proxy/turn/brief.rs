@@ -127,7 +127,7 @@ struct Writer<'a> {
 pub(in crate::proxy) async fn written(app: &Arc<App>, draft: &Draft<'_>, plan: &Plan, window: Tokens) -> Option<Brief> {
     let (id, chain) = (draft.situation.id(), &draft.situation.history.chain);
     let body = &draft.request.conversation.body;
-    if let Some(making) = app.lives.with(id, |l| l.making.clone()) {
+    if let Some(making) = app.lives.with(id, |l| l.work.making.clone()) {
         // One that was not begun yet is not waited for: the pause before it may be long, and it gives way to requests.
         if making.is_for(chain) {
             let (_waiting, mut over) = (making.waited_for(), making.over.clone());
@@ -195,7 +195,7 @@ fn make_needed(app: &Arc<App>, needed: Needed) -> Making {
         covers: needed.to,
     };
     let errand = app.traffic.errand(&needed.upstream, &needed.held.model);
-    app.lives.with(&needed.id, |l| l.making = Some(making.clone()));
+    app.lives.with(&needed.id, |l| l.work.making = Some(making.clone()));
     let (owned, mine) = (Arc::clone(app), making.clone());
     app.tasks.spawn(async move {
         let (size, id) = (needed.request.body.len(), needed.id.clone());
@@ -214,7 +214,7 @@ fn make_needed(app: &Arc<App>, needed: Needed) -> Making {
 
 /// Forgets what was being made, unless that is something else by now.
 pub(in crate::proxy) fn made(app: &App, id: &str, making: &Making) {
-    app.lives.with(id, |l| drop(l.making.take_if(|other| Arc::ptr_eq(&other.asking, &making.asking))));
+    app.lives.with(id, |l| drop(l.work.making.take_if(|other| Arc::ptr_eq(&other.asking, &making.asking))));
 }
 
 /// Asks for a brief that a request needs, and keeps it for that request, or for the next one like it.
@@ -252,7 +252,7 @@ async fn ask_needed(app: &App, needed: Needed) {
     let Some(chain) = covers.checked_sub(1).and_then(|last| needed.history.get(last)).copied() else { return };
     let seconds = started.elapsed().as_secs_f64();
     let brief = Brief { covers, chain, text, seconds, reply: None, unread: left_out(old) };
-    app.lives.with(&needed.id, |l| l.brief = Some(brief));
+    app.lives.with(&needed.id, |l| l.work.brief = Some(brief));
 }
 
 /// A brief that was made ahead for a history that this one goes on, where it goes farther than what its view tells.
@@ -263,7 +263,7 @@ pub(in crate::proxy) fn brief_at_hand(
     body: &[Message],
     view: &View,
 ) -> Option<Brief> {
-    let ready = app.lives.with(id, |l| l.brief.clone());
+    let ready = app.lives.with(id, |l| l.work.brief.clone());
     ready.filter(|brief| brief.covers > told(view) && brief.is_of(chain, body, None))
 }
 
@@ -312,7 +312,7 @@ pub(in crate::proxy) async fn ask_for_brief(app: &App, ask: &Ask<'_>) -> Option<
     app.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).note(answer.text.is_some());
     note_summary(app, ask, (&upstream, name), &answer, started.elapsed());
     let Some(text) = answer.text else { return not_summarized(app, ask.id, &format!("{who}: {}", answer.how)) };
-    app.lives.with(ask.id, |l| l.unsummarized = None);
+    app.lives.with(ask.id, |l| l.work.unsummarized = None);
     Some((Arc::from(text), answer.read))
 }
 
@@ -365,9 +365,9 @@ fn note_summary(
     reported.read(&answer.reply);
     app.metrics.spend("summary", &reported);
     app.lives.with(ask.id, |l| {
-        l.spend.add_summary(&reported);
+        l.accounts.spend.add_summary(&reported);
         if answer.continued {
-            l.held = reported.prompt.map(|prompt| (prompt, reported.completion));
+            l.prompt.held = reported.prompt.map(|prompt| (prompt, reported.completion));
         }
     });
     let milliseconds = took.as_millis() as u64;
@@ -385,7 +385,7 @@ fn note_summary(
 
 /// Says why no model writes briefs of a conversation: once, until it is another reason.
 pub(in crate::proxy) fn not_summarized<T>(app: &App, id: &str, because: &str) -> Option<T> {
-    let before = app.lives.with(id, |l| l.unsummarized.replace(because.to_owned()));
+    let before = app.lives.with(id, |l| l.work.unsummarized.replace(because.to_owned()));
     if before.as_deref() != Some(because) {
         warn!(conversation = id, because, "no summary");
         note_event(app, id, "not_summarized", json!({"because": because}));

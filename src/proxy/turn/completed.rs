@@ -76,10 +76,12 @@ async fn noted_done(app: &App, prepared: &Prepared, note: &str, said: &str) -> R
     let body = &prepared.request.conversation.body;
     let said = json!({"role": "assistant", "content": said.trim()}).to_string();
     let said = openai_chat::message(said.into()).ok().filter(|said| !said.text.is_empty());
-    let since = since_checkpoint(app, &prepared.id, body, said.as_ref(), &prepared.view)?;
-    let Some(tip) = prepared.chain.last().copied().filter(|_| !since.messages.is_empty()) else { return Ok(None) };
+    let since = since_checkpoint(app, &prepared.id, body, said.as_ref(), &prepared.made.view)?;
+    let Some(tip) = prepared.history.chain.last().copied().filter(|_| !since.messages.is_empty()) else {
+        return Ok(None);
+    };
     let text = completion::completion(&since.messages, note, &since.before);
-    let covers = prepared.chain.len();
+    let covers = prepared.history.chain.len();
     // The closing answer that follows is this task's, and no part of the next.
     let (messages, noted) = (since.messages.len(), !note.is_empty());
     let made = Made { text: &text, messages, to: covers, noted, reply: true };

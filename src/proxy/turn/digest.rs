@@ -213,7 +213,7 @@ async fn digest_of(app: &App, wanted: &Wanted, limit: Duration) -> Answer {
     let mut reported = Reported::default();
     reported.read(&answer.reply);
     app.metrics.spend("digest", &reported);
-    app.lives.with(&wanted.id, |l| l.spend.add_digest(&reported));
+    app.lives.with(&wanted.id, |l| l.accounts.spend.add_digest(&reported));
     let milliseconds = started.elapsed().as_millis() as u64;
     let mut data = reported.event("digest", (other, model), app.measure.count(&theirs, text), milliseconds);
     data["how"] = json!(answer.how);

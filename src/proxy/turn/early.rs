@@ -49,10 +49,10 @@ impl Early {
         known.of = Some((prepared.id.clone(), prepared.request.model.clone()));
         prepared.mark(&mut known.headers, &app.config.gauge);
         mark_record(app, &mut known.headers);
-        known.tip = prepared.chain.last().map(|chain| Tip {
+        known.tip = prepared.history.chain.last().map(|chain| Tip {
             conversation: prepared.id.clone(),
             chain: *chain,
-            depth: prepared.chain.len(),
+            depth: prepared.history.chain.len(),
         });
     }
 

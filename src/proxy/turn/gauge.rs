@@ -11,40 +11,40 @@ use crate::proxy::state::gauge::{Gauge, Marks};
 fn marks(measure: &Measure, prepared: &Prepared) -> Marks {
     let (request, own) = (&prepared.request, prepared.own.as_deref());
     let tool = (request.offers(), prepared.policy.digest_model.is_some());
-    Marks::of(measure, (&prepared.key, own), request, &prepared.view, tool)
+    Marks::of(measure, (&prepared.key, own), request, &prepared.made.view, tool)
 }
 
 /// Has the regions of a request that was planned, before and after, add up to what was counted or estimated of the whole.
 pub(in crate::proxy) fn settle(measure: &Measure, prepared: &mut Prepared, attempt: Attempt) {
     let marks = marks(measure, prepared);
     let kept = marks.kept(measure);
-    prepared.after = prepared.after.settled(kept, prepared.tokens);
-    if prepared.sureness.is_exact() && attempt != Attempt::DryRun {
-        marks.note(measure, &prepared.after);
+    prepared.made.after = prepared.made.after.settled(kept, prepared.made.tokens);
+    if prepared.made.sureness.is_exact() && attempt != Attempt::DryRun {
+        marks.note(measure, &prepared.made.after);
     }
     // Before, the tool of ours was not there; and what stands by index now stood there whole.
-    let before = prepared.before;
+    let before = prepared.made.before;
     let client = Marks { ours: None, brief: None, ..marks }.kept(measure);
     let kept = Kept {
-        system: if prepared.indexed.is_some() { Some(before.system) } else { client.system },
-        tools: if prepared.admitted.is_some() { Some(before.tools) } else { client.tools },
+        system: if prepared.head.indexed.is_some() { Some(before.system) } else { client.system },
+        tools: if prepared.head.admitted.is_some() { Some(before.tools) } else { client.tools },
         brief: Some(before.brief),
     };
-    prepared.before = before.settled(kept, before.prompt());
+    prepared.made.before = before.settled(kept, before.prompt());
 }
 
 /// The gauge after a reply: by what the server counted, where it did.
 pub(in crate::proxy) fn after_reply(measure: &Measure, prepared: &Prepared, counted: Option<Tokens>) -> Gauge {
     let marks = marks(measure, prepared);
-    let prompt = counted.unwrap_or(prepared.tokens);
-    let regions = prepared.after.settled(marks.kept(measure), prompt);
+    let prompt = counted.unwrap_or(prepared.made.tokens);
+    let regions = prepared.made.after.settled(marks.kept(measure), prompt);
     marks.note(measure, &regions);
-    let sureness = if counted.is_some() { Sureness::Counted } else { prepared.sureness };
+    let sureness = if counted.is_some() { Sureness::Counted } else { prepared.made.sureness };
     Gauge { regions, source: sureness.as_str(), counts: measure.firsts.kept(&marks.all()) }
 }
 
 /// The gauge of a request that was not answered yet.
 pub(in crate::proxy) fn planned(measure: &Measure, prepared: &Prepared) -> Gauge {
     let counts = measure.firsts.kept(&marks(measure, prepared).all());
-    Gauge { regions: prepared.after, source: prepared.sureness.as_str(), counts }
+    Gauge { regions: prepared.made.after, source: prepared.made.sureness.as_str(), counts }
 }

@@ -55,8 +55,8 @@ pub(in crate::proxy) fn guard(
     let body = &request.conversation.body;
     let turn = step::request(body).and_then(|at| history.chain.get(at).copied());
     app.lives.with(&history.id, |live| {
-        let (tokens, requests) = taken(&live.spend);
-        live.books.open(turn, tokens, requests, now_ms());
+        let (tokens, requests) = taken(&live.accounts.spend);
+        live.accounts.books.open(turn, tokens, requests, now_ms());
     });
     let mut guarded = Guarded::default();
     ceilings(app, &history.id, &mut guarded)?;
@@ -69,17 +69,17 @@ pub(in crate::proxy) fn guard(
 
 /// What a conversation has spent, from the record where it is not in memory.
 pub(in crate::proxy) fn remember(app: &App, id: &str) {
-    if app.lives.with(id, |live| std::mem::replace(&mut live.loaded, true)) {
+    if app.lives.with(id, |live| std::mem::replace(&mut live.accounts.loaded, true)) {
         return;
     }
     let row = app.store.conversation(id).ok().flatten();
     if let Some(row) = row.filter(|row| row.id == id) {
         app.measure.firsts.take(&row.state["counts"]);
         app.lives.with(id, |live| {
-            live.spend = kept(&row.state["spend"]);
-            live.books = kept(&row.state["books"]);
-            live.missed = Misses::from_json(&row.state["missed"]);
-            live.folded = kept(&row.state["folded"]);
+            live.accounts.spend = kept(&row.state["spend"]);
+            live.accounts.books = kept(&row.state["books"]);
+            live.accounts.missed = Misses::from_json(&row.state["missed"]);
+            live.accounts.folded = kept(&row.state["folded"]);
         });
     }
 }
@@ -89,7 +89,7 @@ fn ceilings(app: &App, id: &str, guarded: &mut Guarded) -> Result<(), Error> {
     let (near, fresh) = app.lives.with(id, |live| {
         let (turn, session) = spent(live);
         let near = ceiling::near(config, &turn, &session);
-        let fresh: Vec<_> = near.iter().copied().filter(|near| live.books.tell(near.bit())).collect();
+        let fresh: Vec<_> = near.iter().copied().filter(|near| live.accounts.books.tell(near.bit())).collect();
         (near, fresh)
     });
     for near in fresh {
@@ -112,8 +112,9 @@ fn watch(app: &App, id: &str, body: &[Message], guarded: &mut Guarded) -> Result
     let config = &app.config.watch;
     let excepted = |tool: &str| config.except.iter().any(|glob| glob.fits(tool));
     let Some(seen) = watch::find(body, config.repeated_calls, &excepted) else { return Ok(()) };
-    let (due, pardoned) =
-        app.lives.with(id, |live| (live.books.tell_loop(seen.at, config.repeated_calls), live.books.is_pardoned()));
+    let (due, pardoned) = app.lives.with(id, |live| {
+        (live.accounts.books.tell_loop(seen.at, config.repeated_calls), live.accounts.books.is_pardoned())
+    });
     let words = loops::words(&seen);
     if due {
         warn!(conversation = id, kind = seen.kind.as_str(), times = seen.times, "an agent goes in circles");
@@ -145,11 +146,11 @@ pub(in crate::proxy) fn pace(
     }
     app.lives.with(&history.id, |live| {
         if history.ahead.is_some() {
-            live.fold_due = None;
+            live.work.fold_due = None;
             return Pace::Usual;
         }
-        let asked = live.fold_due.take();
-        let due = triggers::pace(&policy.triggers, body, &live.folded, now_ms());
+        let asked = live.work.fold_due.take();
+        let due = triggers::pace(&policy.triggers, body, &live.accounts.folded, now_ms());
         match (due, asked) {
             (Pace::Hold, _) => Pace::Hold,
             (_, Some(done @ Pace::Done(_))) => done,
@@ -157,7 +158,7 @@ pub(in crate::proxy) fn pace(
             (due, asked) => {
                 let now = asked.is_some() || !policy.background;
                 // Should there be nothing to fold, it is tried again behind this reply, and with the next request.
-                live.fold_due = Some(due.clone());
+                live.work.fold_due = Some(due.clone());
                 if now { due } else { Pace::Usual }
             }
         }
@@ -208,8 +209,8 @@ pub(in crate::proxy) fn taken(spend: &Spend) -> (u64, u64) {
 
 /// What the turn and the session of a conversation have taken.
 pub(in crate::proxy) fn spent(live: &Live) -> (Spent, Spent) {
-    let (tokens, requests) = taken(&live.spend);
-    (live.books.turn(tokens, requests), live.books.session(tokens, requests))
+    let (tokens, requests) = taken(&live.accounts.spend);
+    (live.accounts.books.turn(tokens, requests), live.accounts.books.session(tokens, requests))
 }
 
 /// What a conversation has taken, how near its ceilings are, and what it cost. `busy_ms`: how long models worked.

@@ -168,7 +168,7 @@ fn inherits(app: &App, located: Option<&Located>, id: &str) -> Result<Option<Str
 
 /// The model that a conversation had until now, where this is another one.
 fn switched(app: &App, id: &str, upstream: &Upstream, model: &str) -> Result<Option<Switched>, Error> {
-    let before = match app.lives.with(id, |live| live.model.clone()) {
+    let before = match app.lives.with(id, |live| live.prompt.model.clone()) {
         Some(before) => before,
         None => match app.store.conversation(id) {
             Ok(Some(row)) if row.id == id => Switched { model: row.model, upstream: row.upstream },
@@ -276,10 +276,10 @@ fn ahead(
     let goes_on = |a: &Ahead| a.depth == forwarded && chain.len() > a.depth && chain.get(a.depth - 1) == Some(&a.chain);
     let fits = |a: &mut Ahead| goes_on(a) && a.reply.is_none_or(|reply| reply.is_in(body));
     app.lives.with(id, |live| {
-        let ahead = live.ahead.take_if(|a| attempt == Attempt::First && fits(a))?;
+        let ahead = live.work.ahead.take_if(|a| attempt == Attempt::First && fits(a))?;
         if let (Some(tokens), Some(key)) = (ahead.tokens, counted_by) {
             let print = fingerprint(&ahead.view, key);
-            live.known = Some((ahead.chain, print, Known { messages: ahead.depth, tokens }));
+            live.prompt.known = Some((ahead.chain, print, Known { messages: ahead.depth, tokens }));
         }
         Some(ahead)
     })
@@ -294,7 +294,7 @@ fn recollect(app: &App, id: &str, chain: &[Digest], view: &View, key: &ModelKey)
     let print = fingerprint(view, key);
     if let Some((messages, tokens)) = app.store.counted(chain, &print)? {
         let known = Known { messages, tokens };
-        app.lives.with(id, |live| live.known = Some((chain[messages - 1], print, known)));
+        app.lives.with(id, |live| live.prompt.known = Some((chain[messages - 1], print, known)));
     }
     Ok(())
 }
@@ -317,7 +317,7 @@ pub(in crate::proxy) fn known(app: &App, id: &str, chain: &[Digest], view: &View
     let fits = |(at, view, known): &(Digest, Digest, Known)| {
         *view == print && known.messages >= 1 && chain.get(known.messages - 1) == Some(at)
     };
-    app.lives.with(id, |live| live.known.filter(fits)).map(|(.., known)| known)
+    app.lives.with(id, |live| live.prompt.known.filter(fits)).map(|(.., known)| known)
 }
 
 /// The name of the conversation: the one that this history continues, else a new one. A session that a client names is

@@ -125,8 +125,8 @@ pub(in crate::proxy) async fn answered(
         upstream = upstream.name(),
         window = prepared.window.tokens,
         window_source = %prepared.window.source,
-        before = prepared.before.prompt(),
-        prompt_tokens = prepared.tokens,
+        before = prepared.made.before.prompt(),
+        prompt_tokens = prepared.made.tokens,
         action = %prepared.action(),
         status = reply.status.as_u16(),
         overhead_ms = overhead.as_secs_f64() * 1000.0,
@@ -153,9 +153,9 @@ async fn first(
     let mut prepared = prepare(app, &upstream, request, headers, Attempt::First).boxed().await?;
     too_small(app, &mut prepared)?;
     note_task(app, &prepared);
-    prepared.flight = Some(app.lives.fly(&prepared.id, using));
+    prepared.sending.flight = Some(app.lives.fly(&prepared.id, using));
     save(app, &upstream, &mut prepared).boxed().await?;
-    prepared.prefix = note_sent(app, &upstream, &prepared);
+    prepared.sending.prefix = note_sent(app, &upstream, &prepared);
     Ok((upstream, prepared))
 }
 
@@ -169,18 +169,18 @@ pub(in crate::proxy) fn too_small(app: &App, prepared: &mut Prepared) -> Result<
         return Ok(());
     }
     let tools = prepared.request.own_tools().is_some();
-    let Some(much) = small::too_much(prepared.policy.size, tools, prepared.tokens) else { return Ok(()) };
+    let Some(much) = small::too_much(prepared.policy.size, tools, prepared.made.tokens) else { return Ok(()) };
     let message = format!("a model below 3 billion parameters is given {much}");
     if app.lives.with(&prepared.id, |live| !std::mem::replace(&mut live.small_told, true)) {
         warn!(conversation = %prepared.id, "{message}");
-        let data = json!({"tools": tools, "prompt_tokens": prepared.tokens, "holds": small::HOLDS, "action": response.as_str()});
+        let data = json!({"tools": tools, "prompt_tokens": prepared.made.tokens, "holds": small::HOLDS, "action": response.as_str()});
         note_event(app, &prepared.id, "small_model", data);
     }
     if response == GuardResponse::Refuse {
         let hint = "take a larger model, or set `small_model = \"warn\"` in [watch] of config.toml";
         return Err(Error::client(400, "small_model", message, hint));
     }
-    prepared.warnings.push(message);
+    prepared.told.warnings.push(message);
     Ok(())
 }
 
@@ -193,12 +193,12 @@ async fn harder(
     headers: &HeaderMap,
 ) -> Result<Prepared, Error> {
     let mut harder = prepare(app, upstream, prepared.request.clone(), headers, attempt).boxed().await?;
-    harder.actions.push("emergency");
-    harder.flight = prepared.flight.take();
+    harder.told.actions.push("emergency");
+    harder.sending.flight = prepared.sending.flight.take();
     // The client's own bytes are those of the first try.
-    harder.client_marks = std::mem::take(&mut prepared.client_marks);
+    harder.history.client_marks = std::mem::take(&mut prepared.history.client_marks);
     save(app, upstream, &mut harder).boxed().await?;
-    harder.prefix = note_sent(app, upstream, &harder);
+    harder.sending.prefix = note_sent(app, upstream, &harder);
     Ok(harder)
 }
 

@@ -239,7 +239,7 @@ async fn sent_again(app: &App, asked: &Asked<'_>, request: &Request) -> Result<O
 /// Whether a conversation that waits for its second request was sent by an earlier process alone, and never answered: what was
 /// forwarded for it is forwarded again, whatever is believed of its size by now.
 fn was_cut_off(app: &App, found: &Found) -> bool {
-    app.lives.with(&found.located.conversation, |live| live.last.is_none()) && replied(app, found).is_none()
+    app.lives.with(&found.located.conversation, |live| live.prompt.last.is_none()) && replied(app, found).is_none()
 }
 
 /// What makes the chains of histories that begin like this one, the last active first; the one without a tag, and those of

@@ -36,27 +36,27 @@ pub(in crate::proxy) async fn or_plainly(
     let now = prepared.request.conversation.plainness;
     let most = if is_about_media(&mut refused).await { Plainness::Words } else { Plainness::Plain };
     for how in [Plainness::Plain, Plainness::Words].into_iter().filter(|how| *how > now && *how <= most) {
-        let out = said_plainly(prepared.out.clone(), &prepared.request.conversation, how);
-        if out.iter().map(|m| &m.bytes).eq(prepared.out.iter().map(|m| &m.bytes)) {
+        let out = said_plainly(prepared.made.out.clone(), &prepared.request.conversation, how);
+        if out.iter().map(|m| &m.bytes).eq(prepared.made.out.iter().map(|m| &m.bytes)) {
             continue;
         }
         let messages: Vec<_> = out.iter().map(|m| m.bytes.clone()).collect();
         let body = with_messages(prepared, &messages);
-        let before = (std::mem::replace(&mut prepared.out, out), std::mem::replace(&mut prepared.body, body));
+        let before = (std::mem::replace(&mut prepared.made.out, out), std::mem::replace(&mut prepared.made.body, body));
         match send(app, upstream, parts, prepared).await {
             Ok(reply) if reply.status.is_success() => {
                 info!(conversation = %prepared.id, model = %plain::line(&prepared.request.model), ?how, "said plainly");
                 prepared.request.conversation.plainness = how;
-                prepared.warnings.push(SAID_PLAINLY.into());
+                prepared.told.warnings.push(SAID_PLAINLY.into());
                 let to = asked(app, upstream, &prepared.request.model);
-                app.lives.with(&prepared.id, |live| live.plainness = Some((to, how)));
+                app.lives.with(&prepared.id, |live| live.prompt.plainness = Some((to, how)));
                 note_sent(app, upstream, prepared);
                 return Ok(reply);
             }
             Ok(_) => {}
             Err(e) => warn!(error = %e, "a history could not be said plainly"),
         }
-        (prepared.out, prepared.body) = before;
+        (prepared.made.out, prepared.made.body) = before;
     }
     Ok(refused)
 }
@@ -78,7 +78,7 @@ async fn is_about_media(refused: &mut Reply) -> bool {
 fn with_messages(prepared: &Prepared, messages: &[bytes::Bytes]) -> bytes::Bytes {
     let spelled: Vec<std::borrow::Cow<'_, str>> = messages.iter().map(|m| String::from_utf8_lossy(m)).collect();
     let array = format!("[{}]", spelled.join(","));
-    let sent = String::from_utf8_lossy(&prepared.body);
+    let sent = String::from_utf8_lossy(&prepared.made.body);
     let written = json::with_fields(&sent, &[("messages", Some(&array))]);
     written.unwrap_or_else(|_| openai_chat::write(&prepared.request, messages, &[]))
 }

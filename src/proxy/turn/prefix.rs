@@ -20,20 +20,20 @@ pub(in crate::proxy) fn note_sent(app: &App, upstream: &Upstream, prepared: &Pre
     app.heads.note(prepared);
     app.lives.with(&prepared.id, |live| {
         // Another model's cache holds nothing of it.
-        let last = live.sent.as_ref().filter(|_| prepared.switched.is_none());
+        let last = live.prompt.sent.as_ref().filter(|_| prepared.history.switched.is_none());
         let prefix = last.map(|last| compare(last, &now));
         let model = prepared.request.model.clone();
-        live.model = Some(Switched { model, upstream: upstream.name().to_owned() });
+        live.prompt.model = Some(Switched { model, upstream: upstream.name().to_owned() });
         let own = now.client.get(1..).unwrap_or_default();
-        let known = prepared.located.as_ref().map_or(0, |l| l.depth);
+        let known = prepared.history.located.as_ref().map_or(0, |l| l.depth);
         // What the record did not know yet, it holds as it came now.
-        if live.as_recorded.get(..known).is_some_and(|before| own.get(..known) == Some(before)) {
-            live.as_recorded = own.to_vec();
+        if live.prompt.as_recorded.get(..known).is_some_and(|before| own.get(..known) == Some(before)) {
+            live.prompt.as_recorded = own.to_vec();
         }
-        live.sent = Some(now);
-        live.sent_view = Some(prepared.view.clone());
-        live.last = Some(Instant::now());
-        live.keep_alive.clone_from(&prepared.request.keep_alive);
+        live.prompt.sent = Some(now);
+        live.prompt.sent_view = Some(prepared.made.view.clone());
+        live.prompt.last = Some(Instant::now());
+        live.prompt.keep_alive.clone_from(&prepared.request.keep_alive);
         prefix
     })
 }
@@ -45,9 +45,9 @@ pub(in crate::proxy) fn note_recalled(app: &App, prepared: &Prepared) {
         tokens: tokens::message(&String::from_utf8_lossy(&out.bytes)),
         at: None,
     };
-    let recalled: Vec<Item> = prepared.recalled.iter().map(item).collect();
+    let recalled: Vec<Item> = prepared.recall.recalled.iter().map(item).collect();
     app.lives.with(&prepared.id, |live| {
-        if let Some(sent) = live.sent.as_mut().filter(|s| s.client == prepared.client_marks) {
+        if let Some(sent) = live.prompt.sent.as_mut().filter(|s| s.client == prepared.history.client_marks) {
             sent.forwarded.extend(recalled);
         }
     });
@@ -57,8 +57,10 @@ fn sent(app: &App, prepared: &Prepared) -> Sent {
     let conversation = &prepared.request.conversation;
     let costs = app.measure.costs(&prepared.key, conversation);
     let tools = conversation.tools.as_deref();
-    let mut forwarded = vec![Item { mark: mark(tools.unwrap_or_default()), tokens: prepared.after.tools, at: Some(0) }];
+    let mut forwarded =
+        vec![Item { mark: mark(tools.unwrap_or_default()), tokens: prepared.made.after.tools, at: Some(0) }];
     let raw: Vec<(u64, Tokens, Option<usize>)> = prepared
+        .made
         .out
         .iter()
         .map(|out| {
@@ -70,11 +72,11 @@ fn sent(app: &App, prepared: &Prepared) -> Sent {
         .collect();
     // Estimates, scaled so that they add up to the count of the whole.
     let estimated: f64 = raw.iter().map(|(_, t, _)| f64::from(*t)).sum();
-    let scale = f64::from(prepared.tokens.saturating_sub(prepared.after.tools)) / estimated.max(1.0);
+    let scale = f64::from(prepared.made.tokens.saturating_sub(prepared.made.after.tools)) / estimated.max(1.0);
     forwarded.extend(raw.into_iter().map(|(mark, tokens, at)| Item {
         mark,
         tokens: (f64::from(tokens) * scale).round() as Tokens,
         at,
     }));
-    Sent { forwarded, client: prepared.client_marks.clone() }
+    Sent { forwarded, client: prepared.history.client_marks.clone() }
 }

@@ -16,7 +16,7 @@ use super::drafts::{Draft, Drafted, Settled};
 use super::head::{Head, head};
 use super::history::{History, known};
 use super::measured::{Measured, Wishes, measured, uncounted};
-use super::prepared::Prepared;
+use super::prepared::{Made, Past, Prepared, Rounds, Sending, Told, Wanted};
 use super::rules::Ruled;
 use super::situation::{Situation, situation};
 use super::system::Indexed;
@@ -73,7 +73,7 @@ pub(in crate::proxy) async fn prepare(
     settled.warnings.extend(advice(&settled.request, by_index, situation.window.tokens, &planned.drafted.plan));
     let mut prepared = prepared(app, situation, head, wishes, planned, settled);
     gauge::settle(&app.measure, &mut prepared, attempt);
-    debug!(key = %prepared.key, because = ?prepared.because, "prepared");
+    debug!(key = %prepared.key, because = ?prepared.told.because, "prepared");
     Ok(prepared)
 }
 
@@ -143,54 +143,46 @@ fn prepared(
     let standing_new = ruled.is_some().then(|| standing::text(&standing));
     let standing_changed = granted.to_record(&standing, is_fork, folds(&view) != folds(&stored)).or(standing_new);
     let more = made_ahead.chain(granted.originals).chain(left_out);
+    let weighed = known(app, &id, &chain, &view, &key);
+    let waits = waits(&pace, &drafted.plan);
+    let (view_changed, view) = (view != stored, View { messages: request.conversation.body.len(), ..view });
     Prepared {
-        known: known(app, &id, &chain, &view, &key),
-        view_changed: view != stored,
-        view: View { messages: request.conversation.body.len(), ..view },
-        originals: drafted.originals.into_iter().chain(more).collect(),
-        actions,
-        because,
-        waits: waits(&pace, &drafted.plan),
-        after: drafted.plan.after,
-        out: drafted.out,
-        body: drafted.body,
-        tokens: drafted.tokens,
-        sureness: drafted.sureness,
-        lowered: drafted.lowered,
-        recalled: Vec::new(),
-        first_prompt: None,
-        prefix: None,
-        flight: None,
-        room: None,
-        waited: std::time::Duration::ZERO,
-        tells_stop: false,
-        wanted,
-        key,
-        chain,
-        located,
-        repeats_a_beginning,
+        history: Past {
+            known: weighed,
+            chain,
+            located,
+            repeats_a_beginning,
+            session,
+            switched,
+            client_marks,
+            respelled,
+            missed,
+        },
+        made: Made {
+            view,
+            view_changed,
+            originals: drafted.originals.into_iter().chain(more).collect(),
+            out: drafted.out,
+            body: drafted.body,
+            tokens: drafted.tokens,
+            sureness: drafted.sureness,
+            lowered: drafted.lowered,
+            before,
+            after: drafted.plan.after,
+            lines,
+            seconds,
+        },
+        told: Told { actions, because, waits, warnings },
+        head: Head { tools, done, admitted, indexed, warnings: Vec::new() },
+        wishes: Wanted { standing, standing_changed, scope, ruled, wanted },
+        sending: Sending::default(),
+        recall: Rounds::default(),
+        request,
         id,
-        session,
+        key,
+        own,
         window,
         policy,
-        before,
-        seconds,
-        switched,
-        lines,
-        warnings,
-        client_marks,
-        respelled,
-        tools,
-        done,
-        admitted,
-        indexed,
-        missed,
-        own,
-        standing,
-        standing_changed,
-        scope,
-        ruled,
-        request,
     }
 }
 

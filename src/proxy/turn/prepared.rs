@@ -5,9 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 
-use super::admission::Admitted;
+use super::head::Head;
 use super::rules::Ruled;
-use super::system::Indexed;
 use super::titles::title;
 use crate::config::{Gauge, Resolved};
 use crate::conversation::edit::View;
@@ -31,100 +30,132 @@ use crate::wire::openai_chat::Request;
 /// A request ready to be sent.
 pub(in crate::proxy) struct Prepared {
     /// As the client sent it, but for the messages that had to be repaired.
-    pub request: Request,
+    pub(in crate::proxy) request: Request,
+    /// Name of the conversation.
+    pub(in crate::proxy) id: String,
     /// What is believed of its model is kept under this key.
-    pub key: ModelKey,
+    pub(in crate::proxy) key: ModelKey,
+    /// The vocabulary it was counted with.
+    pub(in crate::proxy) own: Option<Arc<own::Model>>,
+    /// The window, and where it is known from.
+    pub(in crate::proxy) window: Window,
+    /// The policy and where its values come from.
+    pub(in crate::proxy) policy: Arc<Resolved>,
+    /// What the record knew of its history, and what the client made of that.
+    pub(in crate::proxy) history: Past,
+    /// What is forwarded, and what it weighs.
+    pub(in crate::proxy) made: Made,
+    /// What is told of it.
+    pub(in crate::proxy) told: Told,
+    /// What stands before its messages.
+    pub(in crate::proxy) head: Head,
+    /// What people want of the conversation.
+    pub(in crate::proxy) wishes: Wanted,
+    /// How it is sent.
+    pub(in crate::proxy) sending: Sending,
+    /// What the rounds of its reply recalled.
+    pub(in crate::proxy) recall: Rounds,
+}
+
+/// What the record knew of its history, and what the client made of that.
+pub(in crate::proxy) struct Past {
     /// Chain hash of each prefix of the body.
-    pub chain: Vec<Digest>,
+    pub(in crate::proxy) chain: Vec<Digest>,
     /// Where the record knew this history before.
-    pub located: Option<Located>,
+    pub(in crate::proxy) located: Option<Located>,
     /// Whether this history is the beginning of a longer one that the record has: a chat that begins alike, or an earlier
     /// request sent again. The longer one stays as it is.
-    pub repeats_a_beginning: bool,
-    /// Name of the conversation.
-    pub id: String,
+    pub(in crate::proxy) repeats_a_beginning: bool,
     /// Name of the session that the client gave.
-    pub session: Option<String>,
-    /// The window, and where it is known from.
-    pub window: Window,
-    /// The policy and where its values come from.
-    pub policy: Arc<Resolved>,
-    /// The view.
-    pub view: View,
-    /// Whether the view is new.
-    pub view_changed: bool,
-    /// Originals that leave the prompt with this view.
-    pub originals: Vec<Original>,
-    /// The messages of the view.
-    pub out: Vec<Out>,
-    /// The bytes to forward.
-    pub body: Bytes,
-    /// Prompt tokens of these.
-    pub tokens: Tokens,
-    /// How sure that is.
-    pub sureness: Sureness,
-    /// What was known of the size of its beginning.
-    pub known: Option<Known>,
-    /// The client's history, with edits made earlier.
-    pub before: Regions,
-    /// Seconds that making the view took, with what was made ahead of it.
-    pub seconds: f64,
+    pub(in crate::proxy) session: Option<String>,
     /// The conversation's model until now, where it is another.
-    pub switched: Option<Switched>,
-    /// The view.
-    pub after: Regions,
-    /// The lines that were looked at.
-    pub lines: Lines,
-    /// The layers that acted.
-    pub actions: Vec<&'static str>,
-    /// Why, in words without message text.
-    pub because: Vec<String>,
-    /// Why lines that are passed did not lead to anything.
-    pub waits: Vec<String>,
-    /// Trouble that was downgraded.
-    pub warnings: Vec<String>,
-    /// The longest reply that the client asked for and the one that was forwarded, where that is shorter.
-    pub lowered: Option<(Tokens, Tokens)>,
+    pub(in crate::proxy) switched: Option<Switched>,
     /// What tells the messages as the client sent them from others.
-    pub client_marks: Vec<u64>,
+    pub(in crate::proxy) client_marks: Vec<u64>,
     /// Known messages that are spelled otherwise than in the record, by index.
-    pub respelled: Vec<usize>,
-    /// The client's tools with ours behind them, where the model may have it once something left its prompt.
-    pub tools: Option<Bytes>,
-    /// Whether the model has the tool that says that a task is done.
-    pub done: bool,
-    /// The client's tools and the list that stands for them, where they are named by index.
-    pub admitted: Option<Arc<Admitted>>,
-    /// What was left out of the system text, where that is said by index.
-    pub indexed: Option<Indexed>,
-    /// What the reply recalled: messages of ours behind the prompt.
-    pub recalled: Vec<Out>,
-    /// Where something was recalled, prompt tokens of the first round as the server counted them.
-    pub first_prompt: Option<Tokens>,
+    pub(in crate::proxy) respelled: Vec<usize>,
+    /// What was known of the size of its beginning.
+    pub(in crate::proxy) known: Option<Known>,
     /// What the newest messages read again after it had left the prompt.
-    pub missed: Vec<Missed>,
-    /// What it has in common with the last prompt of the conversation, once that is known.
-    pub prefix: Option<Prefix>,
-    /// The vocabulary it was counted with.
-    pub own: Option<Arc<own::Model>>,
+    pub(in crate::proxy) missed: Vec<Missed>,
+}
+
+/// What is forwarded, and what it weighs.
+pub(in crate::proxy) struct Made {
+    /// The view.
+    pub(in crate::proxy) view: View,
+    /// Whether the view is new.
+    pub(in crate::proxy) view_changed: bool,
+    /// Originals that leave the prompt with this view.
+    pub(in crate::proxy) originals: Vec<Original>,
+    /// The messages of the view.
+    pub(in crate::proxy) out: Vec<Out>,
+    /// The bytes to forward.
+    pub(in crate::proxy) body: Bytes,
+    /// Prompt tokens of these.
+    pub(in crate::proxy) tokens: Tokens,
+    /// How sure that is.
+    pub(in crate::proxy) sureness: Sureness,
+    /// The longest reply that the client asked for and the one that was forwarded, where that is shorter.
+    pub(in crate::proxy) lowered: Option<(Tokens, Tokens)>,
+    /// The client's history, with edits made earlier, by region.
+    pub(in crate::proxy) before: Regions,
+    /// The view, by region.
+    pub(in crate::proxy) after: Regions,
+    /// The lines that were looked at.
+    pub(in crate::proxy) lines: Lines,
+    /// Seconds that making the view took, with what was made ahead of it.
+    pub(in crate::proxy) seconds: f64,
+}
+
+/// What is told of it.
+pub(in crate::proxy) struct Told {
+    /// The layers that acted.
+    pub(in crate::proxy) actions: Vec<&'static str>,
+    /// Why, in words without message text.
+    pub(in crate::proxy) because: Vec<String>,
+    /// Why lines that are passed did not lead to anything.
+    pub(in crate::proxy) waits: Vec<String>,
+    /// Trouble that was downgraded.
+    pub(in crate::proxy) warnings: Vec<String>,
+}
+
+/// What people want of the conversation.
+pub(in crate::proxy) struct Wanted {
     /// What people want of the conversation.
-    pub standing: Arc<Standing>,
+    pub(in crate::proxy) standing: Arc<Standing>,
     /// What that is from now on, where it changed.
-    pub standing_changed: Option<String>,
+    pub(in crate::proxy) standing_changed: Option<String>,
     /// Whose rules the conversation gets, where rules are on.
-    pub scope: Option<Scope>,
+    pub(in crate::proxy) scope: Option<Scope>,
     /// The rules that it begins with.
-    pub ruled: Option<Ruled>,
+    pub(in crate::proxy) ruled: Option<Ruled>,
     /// What it means for this history.
-    pub wanted: Held,
+    pub(in crate::proxy) wanted: Held,
+}
+
+/// How it is sent.
+#[derive(Default)]
+pub(in crate::proxy) struct Sending {
     /// Counts this request as under way.
-    pub flight: Option<crate::proxy::state::live::Flight>,
+    pub(in crate::proxy) flight: Option<crate::proxy::state::live::Flight>,
     /// What it takes of a pool that the slots of its server share.
-    pub room: Option<crate::proxy::pool::Room>,
+    pub(in crate::proxy) room: Option<crate::proxy::pool::Room>,
     /// How long it waited for that.
-    pub waited: std::time::Duration,
+    pub(in crate::proxy) waited: std::time::Duration,
     /// The client is to be told which of its stop sequences ended the reply.
-    pub tells_stop: bool,
+    pub(in crate::proxy) tells_stop: bool,
+    /// What it has in common with the last prompt of the conversation, once that is known.
+    pub(in crate::proxy) prefix: Option<Prefix>,
+}
+
+/// What the rounds of its reply recalled.
+#[derive(Default)]
+pub(in crate::proxy) struct Rounds {
+    /// What the reply recalled: messages of ours behind the prompt.
+    pub(in crate::proxy) recalled: Vec<Out>,
+    /// Where something was recalled, prompt tokens of the first round as the server counted them.
+    pub(in crate::proxy) first_prompt: Option<Tokens>,
 }
 
 impl Prepared {
@@ -135,38 +166,38 @@ impl Prepared {
             id: &self.id,
             key: &self.key,
             own: self.own.as_deref(),
-            old: &self.view,
+            old: &self.made.view,
         }
     }
 
     /// The layers that acted, as they stand in the header.
     pub(in crate::proxy) fn action(&self) -> String {
-        if self.actions.is_empty() { "none".into() } else { self.actions.join(",") }
+        if self.told.actions.is_empty() { "none".into() } else { self.told.actions.join(",") }
     }
 
     /// What the conversation is called.
     pub(in crate::proxy) fn title(&self) -> String {
-        self.standing.title.clone().unwrap_or_else(|| title(&self.request.conversation))
+        self.wishes.standing.title.clone().unwrap_or_else(|| title(&self.request.conversation))
     }
 
     /// (prompt + output reserved) / window.
     pub(in crate::proxy) fn pressure(&self) -> f64 {
         let window = self.window.tokens.unwrap_or(UNKNOWN_WINDOW);
-        f64::from(self.tokens + self.after.output_reserved) / f64::from(window.max(1))
+        f64::from(self.made.tokens + self.made.after.output_reserved) / f64::from(window.max(1))
     }
 
     /// Prompt tokens of what was planned, as the server counted them: without what was recalled.
     pub(in crate::proxy) fn counted(&self, reported: &Reported) -> Option<Tokens> {
-        if self.recalled.is_empty() { reported.prompt } else { self.first_prompt }
+        if self.recall.recalled.is_empty() { reported.prompt } else { self.recall.first_prompt }
     }
 
     /// Whether the server can have counted so many tokens in this prompt.
     pub(in crate::proxy) fn is_plausible(&self, reported: Tokens) -> bool {
         let sent = measure::Sent {
-            planned: self.tokens,
-            exact: matches!(self.sureness, Sureness::Counted | Sureness::Own(_)),
+            planned: self.made.tokens,
+            exact: matches!(self.made.sureness, Sureness::Counted | Sureness::Own(_)),
             window: self.window.tokens,
-            most: measure::tokens::upper_bound(self.body.len(), &self.request.conversation),
+            most: measure::tokens::upper_bound(self.made.body.len(), &self.request.conversation),
         };
         measure::is_plausible(reported, sent)
     }
@@ -176,25 +207,25 @@ impl Prepared {
         headers::set(to, "x-windowsill-conversation", &self.id);
         headers::set(to, "x-windowsill-window", &self.window.tokens.map_or("unknown".into(), |w| w.to_string()));
         headers::set(to, "x-windowsill-window-source", &self.window.source);
-        headers::set(to, "x-windowsill-prompt-tokens", &self.tokens.to_string());
-        headers::set(to, "x-windowsill-prompt-tokens-source", self.sureness.as_str());
+        headers::set(to, "x-windowsill-prompt-tokens", &self.made.tokens.to_string());
+        headers::set(to, "x-windowsill-prompt-tokens-source", self.made.sureness.as_str());
         headers::set(to, "x-windowsill-action", &self.action());
         if self.window.tokens.is_some() {
             headers::set(to, "x-windowsill-pressure", &format!("{:.4}", self.pressure()));
             headers::set(to, "x-windowsill-severity", gauge.severity(self.pressure()).as_str());
         }
-        if !self.waited.is_zero() {
-            headers::set(to, "x-windowsill-waited", &format!("{:.1}; for=room", self.waited.as_secs_f64()));
+        if !self.sending.waited.is_zero() {
+            headers::set(to, "x-windowsill-waited", &format!("{:.1}; for=room", self.sending.waited.as_secs_f64()));
         }
-        if let Some((asked, left)) = self.lowered {
+        if let Some((asked, left)) = self.made.lowered {
             headers::set(to, "x-windowsill-max-tokens", &format!("{left}; asked={asked}"));
         }
-        if let Some(indexed) = &self.indexed {
+        if let Some(indexed) = &self.head.indexed {
             headers::set(to, "x-windowsill-system", &indexed.header());
         }
-        if let Some(admitted) = &self.admitted {
-            headers::set(to, "x-windowsill-tools", &admitted.header(self.after.tools));
+        if let Some(admitted) = &self.head.admitted {
+            headers::set(to, "x-windowsill-tools", &admitted.header(self.made.after.tools));
         }
-        headers::warn(to, &self.warnings);
+        headers::warn(to, &self.told.warnings);
     }
 }

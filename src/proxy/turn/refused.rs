@@ -106,11 +106,11 @@ pub(in crate::proxy) async fn read_refusal(
     let found = overflow::overflow(status, &body)?;
     let fits = known_to_fit(upstream, prepared);
     let answered = app.measure.windows.most_answered(upstream, &prepared.request.model);
-    let was_answered = prepared.tokens <= answered && prepared.sureness.is_exact();
+    let was_answered = prepared.made.tokens <= answered && prepared.made.sureness.is_exact();
     if found.shared_pool {
         // A prompt that nobody counted may be too long after all.
-        let near = prepared.window.tokens.is_some_and(|w| f64::from(prepared.tokens) > f64::from(w) * FITS);
-        if !near || prepared.sureness.is_exact() {
+        let near = prepared.window.tokens.is_some_and(|w| f64::from(prepared.made.tokens) > f64::from(w) * FITS);
+        if !near || prepared.made.sureness.is_exact() {
             return None;
         }
     } else if !found.coded && (fits || was_answered) {
@@ -119,7 +119,7 @@ pub(in crate::proxy) async fn read_refusal(
     }
     let echoed = !found.coded && overflow::is_echo(status, &body, &prepared.request.body);
     // A load that answered more has no smaller window, unless it is another load, unseen: then this prompt is too long, too.
-    let window = found.window.filter(|w| *w > answered || prepared.tokens > *w);
+    let window = found.window.filter(|w| *w > answered || prepared.made.tokens > *w);
     let prompt = found.prompt.filter(|_| !found.prompt_is_lower_bound);
     Some(Refused { refusal: Refusal { prompt, window }, body, coded: found.coded, echoed })
 }
@@ -142,7 +142,7 @@ pub(in crate::proxy) fn learned(
         // Nothing is known of the window and nothing was said: guessing would cut blindly.
         return Err(refused.own_words().unwrap_or_else(|| pass_refusal(app, prepared, &refused.body)));
     }
-    Ok(Attempt::Emergency { refusal, counted: prepared.tokens })
+    Ok(Attempt::Emergency { refusal, counted: prepared.made.tokens })
 }
 
 /// Sends a prompt. Where slots share a pool and it is full, it waits its turn; where the pool runs full all the same, the
@@ -153,17 +153,22 @@ pub(in crate::proxy) async fn send(
     parts: &Parts,
     prepared: &mut Prepared,
 ) -> Result<Reply, Error> {
-    prepared.tells_stop = parts.headers.contains_key(headers::TELLS_STOP);
+    prepared.sending.tells_stop = parts.headers.contains_key(headers::TELLS_STOP);
     take_room(app, upstream, prepared).await;
     let mut reply = send_once(app, upstream, parts, prepared).await?;
     if !is_pool_full(&mut reply).await {
         return Ok(reply);
     }
     info!(conversation = %prepared.id, upstream = upstream.name(), "the pool that slots share is full; the prompt is sent once more");
-    note_event(app, &prepared.id, "pool_full", json!({"upstream": upstream.name(), "prompt_tokens": prepared.tokens}));
+    note_event(
+        app,
+        &prepared.id,
+        "pool_full",
+        json!({"upstream": upstream.name(), "prompt_tokens": prepared.made.tokens}),
+    );
     let size = prepared.window.tokens.unwrap_or(Tokens::MAX);
     pool_of(app, upstream, prepared).share(&prepared.window.identity, size);
-    prepared.room = None;
+    prepared.sending.room = None;
     tokio::time::sleep(PAUSE).await;
     take_room(app, upstream, prepared).await;
     let mut reply = send_once(app, upstream, parts, prepared).await?;
@@ -178,8 +183,9 @@ async fn send_once(app: &App, upstream: &Upstream, parts: &Parts, prepared: &Pre
     let path = path_of(parts);
     let id_slot = slot_of(app, upstream, prepared).await;
     let translated = parts.headers.contains_key(headers::TRANSLATED);
-    let options = ChatOptions { num_ctx: prepared.window.set, id_slot, tells_stop: prepared.tells_stop, translated };
-    match upstream.chat(&headers, &path, prepared.body.clone(), options).await {
+    let options =
+        ChatOptions { num_ctx: prepared.window.set, id_slot, tells_stop: prepared.sending.tells_stop, translated };
+    match upstream.chat(&headers, &path, prepared.made.body.clone(), options).await {
         Ok(reply) => opening::opened(reply, prepared.request.stream).await,
         Err(e) => {
             app.measure.windows.forget(upstream);
@@ -195,7 +201,7 @@ fn pool_of(app: &App, upstream: &Upstream, prepared: &Prepared) -> Arc<crate::pr
 /// Takes room for a prompt and its reply in the pool of its server, and says where it has to wait for it.
 async fn take_room(app: &App, upstream: &Upstream, prepared: &mut Prepared) {
     // Room that is still held from an earlier try would be waited for.
-    prepared.room = None;
+    prepared.sending.room = None;
     let pool = pool_of(app, upstream, prepared);
     if let Some(window) = prepared.window.tokens
         && (pool.is_shared(&prepared.window.identity)
@@ -203,17 +209,17 @@ async fn take_room(app: &App, upstream: &Upstream, prepared: &mut Prepared) {
     {
         pool.share(&prepared.window.identity, window);
     }
-    let tokens = prepared.tokens.saturating_add(prepared.after.output_reserved);
+    let tokens = prepared.made.tokens.saturating_add(prepared.made.after.output_reserved);
     if !pool.is_full(tokens) {
-        prepared.room = Some(pool.enter(tokens).await);
+        prepared.sending.room = Some(pool.enter(tokens).await);
         return;
     }
     let waits = Instant::now();
     info!(conversation = %prepared.id, upstream = upstream.name(), tokens, "waits for room in the pool that slots share");
     app.metrics.waited_for_room();
     note_event(app, &prepared.id, "waits_for_room", json!({"upstream": upstream.name(), "tokens": tokens}));
-    prepared.room = Some(pool.enter(tokens).await);
-    prepared.waited += waits.elapsed();
+    prepared.sending.room = Some(pool.enter(tokens).await);
+    prepared.sending.waited += waits.elapsed();
 }
 
 /// Whether the server itself would say that a prompt fits: it goes by the window that it names, and the prompt is short enough.
@@ -224,18 +230,19 @@ fn known_to_fit(upstream: &Upstream, prepared: &Prepared) -> bool {
     );
     let Some(window) = prepared.window.tokens.filter(|_| goes_by_it) else { return false };
     // An estimate errs high, and by no more than half.
-    let prompt = if prepared.sureness.is_exact() { prepared.tokens } else { prepared.tokens.saturating_mul(2) };
-    let asked = prepared.request.max_tokens.unwrap_or(0).min(window.saturating_sub(prepared.tokens));
+    let prompt =
+        if prepared.made.sureness.is_exact() { prepared.made.tokens } else { prepared.made.tokens.saturating_mul(2) };
+    let asked = prepared.request.max_tokens.unwrap_or(0).min(window.saturating_sub(prepared.made.tokens));
     f64::from(prompt.saturating_add(asked)) <= f64::from(window) * FITS
 }
 
 /// The slot that holds the last prompt of a request's conversation, where the request is rewritten and may look like no
 /// slot's to the server. `None` where the server is to choose: nothing was rewritten, it has one slot, or that slot is busy.
 pub(in crate::proxy) async fn slot_of(app: &App, upstream: &Upstream, prepared: &Prepared) -> Option<u32> {
-    if !prepared.view_changed || prepared.located.is_none() {
+    if !prepared.made.view_changed || prepared.history.located.is_none() {
         return None;
     }
-    let last = app.lives.with(&prepared.id, |live| live.held)?;
+    let last = app.lives.with(&prepared.id, |live| live.prompt.held)?;
     let all = tokio::time::timeout(PATIENCE, upstream.slots(&prepared.request.model)).await.ok()?;
     only_holder(&all, last)
 }

@@ -98,8 +98,8 @@ fn found(app: &App, draft: &Draft<'_>, limit: Tokens, made: &Drafted) -> Option<
 /// What the trace tells of what came with a request, without its words.
 pub(super) fn event(prepared: &Prepared) -> Option<Value> {
     let body = &prepared.request.conversation.body;
-    let last = body.len().checked_sub(1).filter(|_| prepared.view_changed)?;
-    prepared.view.edits.iter().find_map(|edit| match edit {
+    let last = body.len().checked_sub(1).filter(|_| prepared.made.view_changed)?;
+    prepared.made.view.edits.iter().find_map(|edit| match edit {
         Edit::Recalled { at, of, .. } if *at == last => {
             let why = match remind::cue(body).map(|cue| cue.of) {
                 Some(remind::Of::Trouble) => "trouble",

@@ -24,8 +24,8 @@ pub(super) struct Keeper {
 impl Keeper {
     /// `None` for the reply to a request that is not the newest of its conversation.
     pub(super) fn of(store: &Store, prepared: &Prepared) -> Option<Keeper> {
-        let after = *prepared.chain.last().filter(|_| !prepared.repeats_a_beginning)?;
-        let (conversation, depth) = (prepared.id.clone(), prepared.chain.len());
+        let after = *prepared.history.chain.last().filter(|_| !prepared.history.repeats_a_beginning)?;
+        let (conversation, depth) = (prepared.id.clone(), prepared.history.chain.len());
         Some(Keeper { store: store.clone(), conversation, after, depth, kept: None })
     }
 

@@ -46,7 +46,12 @@ pub(in crate::proxy) async fn retold(
     if overflow::overflow(reply.status.as_u16(), &body).is_some() {
         return Ok(reply);
     }
-    let before = (prepared.out.clone(), prepared.body.clone(), prepared.tokens, prepared.request.conversation.clone());
+    let before = (
+        prepared.made.out.clone(),
+        prepared.made.body.clone(),
+        prepared.made.tokens,
+        prepared.request.conversation.clone(),
+    );
     let said = said(&body);
     let refused = if said.contains(TWO_REPLIES) { None } else { refuses(&said) };
     let changed =
@@ -58,7 +63,7 @@ pub(in crate::proxy) async fn retold(
     let mut again = send(app, upstream, parts, prepared).boxed().await?;
     if !again.status.is_success() && !is_too_long(&mut again).await {
         warn!(conversation = %prepared.id, status = again.status.as_u16(), "the server refuses it in other words, too");
-        (prepared.out, prepared.body, prepared.tokens, prepared.request.conversation) = before;
+        (prepared.made.out, prepared.made.body, prepared.made.tokens, prepared.request.conversation) = before;
         return Ok(reply);
     }
     if let Some(takes) = refused {
@@ -66,8 +71,8 @@ pub(in crate::proxy) async fn retold(
     }
     // What was known before is told in the new words.
     let known = warning(&before.3);
-    prepared.warnings.retain(|warning| Some(warning) != known.as_ref());
-    prepared.warnings.extend(warning(&prepared.request.conversation));
+    prepared.told.warnings.retain(|warning| Some(warning) != known.as_ref());
+    prepared.told.warnings.extend(warning(&prepared.request.conversation));
     Ok(again)
 }
 
@@ -85,20 +90,20 @@ impl Prepared {
         if !conversation.body.iter().chain(&conversation.system).any(media) {
             return false;
         }
-        let newest = self.out.iter().rposition(|out| out.role == Role::Assistant).unwrap_or(0);
+        let newest = self.made.out.iter().rposition(|out| out.role == Role::Assistant).unwrap_or(0);
         refused.is_some_and(|takes| self.say(takes, usize::MAX)) || self.say(&Takes::TEXT, newest)
     }
 
     /// Makes one of several replies in a row at the end, which llama-server refuses. Returns whether there are such.
     fn join_replies(&mut self) -> bool {
         let mut changed = false;
-        while let [.., first, last] = &self.out[..]
+        while let [.., first, last] = &self.made.out[..]
             && [first, last].iter().all(|out| out.role == Role::Assistant && !out.calls)
         {
             let Ok(read) = openai_chat::message(last.bytes.clone()) else { break };
             let text = format!("\n\n{}", read.text.as_str());
-            self.out.pop();
-            if let Some(out) = self.out.last_mut() {
+            self.made.out.pop();
+            if let Some(out) = self.made.out.last_mut() {
                 out.bytes = openai_chat::with_text_appended(&out.bytes, &text);
                 (out.changed, changed) = (true, true);
             }
@@ -110,8 +115,8 @@ impl Prepared {
     }
 
     fn write_body(&mut self) {
-        let messages: Vec<Bytes> = self.out.iter().map(|out| out.bytes.clone()).collect();
-        self.body = openai_chat::with_messages(&self.body, &messages);
+        let messages: Vec<Bytes> = self.made.out.iter().map(|out| out.bytes.clone()).collect();
+        self.made.body = openai_chat::with_messages(&self.made.body, &messages);
     }
 
     /// Has the messages before `end` of the view say lines for what is not taken. Returns whether anything changed.
@@ -119,7 +124,7 @@ impl Prepared {
         let mut changed = false;
         let mut less: Tokens = 0;
         let leading = self.request.conversation.system.len();
-        for (n, out) in self.out.iter_mut().enumerate().take_while(|(n, _)| *n < end) {
+        for (n, out) in self.made.out.iter_mut().enumerate().take_while(|(n, _)| *n < end) {
             let Some(bytes) = parts::bytes(&out.bytes, takes) else { continue };
             (out.bytes, out.changed, changed) = (bytes, true, true);
             let conversation = &mut self.request.conversation;
@@ -135,7 +140,7 @@ impl Prepared {
             }
         }
         if changed {
-            self.tokens = self.tokens.saturating_sub(less);
+            self.made.tokens = self.made.tokens.saturating_sub(less);
             self.write_body();
         }
         changed

@@ -31,15 +31,15 @@ use crate::{passage, plain};
 /// Makes originals, messages and the view durable, before a view without them is sent. What needs no waiting is
 /// queued.
 pub(in crate::proxy) async fn save(app: &App, upstream: &Upstream, prepared: &mut Prepared) -> Result<(), Error> {
-    let Some(tip) = prepared.chain.last().copied() else { return Ok(()) };
+    let Some(tip) = prepared.history.chain.last().copied() else { return Ok(()) };
     note_missed(app, prepared);
-    let depth = prepared.located.as_ref().map_or(0, |l| l.depth);
+    let depth = prepared.history.located.as_ref().map_or(0, |l| l.depth);
     // They can be large, and nothing reads them again.
-    let originals = std::mem::take(&mut prepared.originals);
+    let originals = std::mem::take(&mut prepared.made.originals);
     let batch = Batch { originals, ..batch(app, upstream, prepared, tip, depth) };
     // What left the system text must be safe, too.
-    let left = prepared.indexed.as_ref().is_some_and(|i| i.is_new);
-    if !prepared.view_changed && batch.recalled.is_none() && !left {
+    let left = prepared.head.indexed.as_ref().is_some_and(|i| i.is_new);
+    if !prepared.made.view_changed && batch.recalled.is_none() && !left {
         if let Err(e) = app.store.record_soon(batch).await {
             // Nothing left the prompt: the conversation can go on without its record.
             warn!(conversation = %prepared.id, error = %e, "the record cannot be written");
@@ -51,8 +51,8 @@ pub(in crate::proxy) async fn save(app: &App, upstream: &Upstream, prepared: &mu
         }
         return Ok(());
     }
-    if prepared.view_changed {
-        app.lives.with(&prepared.id, |l| l.spend.rewrites += 1);
+    if prepared.made.view_changed {
+        app.lives.with(&prepared.id, |l| l.accounts.spend.rewrites += 1);
     }
     app.store.record(batch).await?;
     if let Some(shared) = for_forks(prepared) {
@@ -63,25 +63,27 @@ pub(in crate::proxy) async fn save(app: &App, upstream: &Upstream, prepared: &mu
 
 /// Counts what was read again after it had left the prompt.
 fn note_missed(app: &App, prepared: &Prepared) {
-    if prepared.missed.is_empty() {
+    if prepared.history.missed.is_empty() {
         return;
     }
     remember(app, &prepared.id);
-    app.lives.with(&prepared.id, |live| prepared.missed.iter().for_each(|missed| live.missed.add(missed.kind)));
-    prepared.missed.iter().for_each(|missed| app.metrics.missed(missed.kind.as_str()));
+    app.lives.with(&prepared.id, |live| {
+        prepared.history.missed.iter().for_each(|missed| live.accounts.missed.add(missed.kind))
+    });
+    prepared.history.missed.iter().for_each(|missed| app.metrics.missed(missed.kind.as_str()));
 }
 
 /// Notes that a conversation was folded, where a request's view has another fold than the last one.
 pub(in crate::proxy) fn note_fold(app: &App, prepared: &Prepared) {
-    let to = prepared.view.edits.iter().find_map(|edit| match edit {
+    let to = prepared.made.view.edits.iter().find_map(|edit| match edit {
         Edit::Fold { from, to, .. } if from < to => Some(*to),
         _ => None,
     });
     let body = &prepared.request.conversation.body;
     app.lives.with(&prepared.id, |live| {
-        if let Some(to) = to.filter(|to| *to != live.folded.to) {
-            live.folded = Folded::at(body, to, now_ms());
-            live.fold_due.take_if(|due| matches!(due, Pace::Fold(_)));
+        if let Some(to) = to.filter(|to| *to != live.accounts.folded.to) {
+            live.accounts.folded = Folded::at(body, to, now_ms());
+            live.work.fold_due.take_if(|due| matches!(due, Pace::Fold(_)));
         }
     });
 }
@@ -90,7 +92,7 @@ pub(in crate::proxy) fn note_fold(app: &App, prepared: &Prepared) {
 fn batch(app: &App, upstream: &Upstream, prepared: &Prepared, tip: Digest, depth: usize) -> Batch {
     let now_ms = now_ms();
     let mut events = Vec::new();
-    if prepared.view_changed && !prepared.actions.is_empty() {
+    if prepared.made.view_changed && !prepared.told.actions.is_empty() {
         events.push(Event {
             now_ms,
             conversation: Some(prepared.id.clone()),
@@ -98,7 +100,7 @@ fn batch(app: &App, upstream: &Upstream, prepared: &Prepared, tip: Digest, depth
             data: compaction(upstream, prepared),
         });
     }
-    if let Some(before) = &prepared.switched {
+    if let Some(before) = &prepared.history.switched {
         events.push(Event {
             now_ms,
             conversation: Some(prepared.id.clone()),
@@ -106,18 +108,18 @@ fn batch(app: &App, upstream: &Upstream, prepared: &Prepared, tip: Digest, depth
             data: json!({
                 "was": before.model, "was_upstream": before.upstream, "model": upstream.canonical(&prepared.request.model),
                 "upstream": upstream.name(), "window": prepared.window.tokens,
-                "edits": prepared.view.edits.len(),
+                "edits": prepared.made.view.edits.len(),
             }),
         });
     }
-    let listed = prepared.admitted.as_ref().filter(|a| a.is_new);
+    let listed = prepared.head.admitted.as_ref().filter(|a| a.is_new);
     events.extend(listed.map(|a| Event {
         now_ms,
         conversation: Some(prepared.id.clone()),
         kind: "tools_listed".into(),
-        data: a.event(prepared.after.tools),
+        data: a.event(prepared.made.after.tools),
     }));
-    events.extend(prepared.missed.iter().map(|missed| Event {
+    events.extend(prepared.history.missed.iter().map(|missed| Event {
         now_ms,
         conversation: Some(prepared.id.clone()),
         kind: "missed".into(),
@@ -129,17 +131,17 @@ fn batch(app: &App, upstream: &Upstream, prepared: &Prepared, tip: Digest, depth
         kind: "recalled_ahead".into(),
         data,
     }));
-    events.extend(prepared.ruled.as_ref().map(|ruled| ruled.event(&prepared.id, now_ms)));
-    let indexed = prepared.indexed.as_ref().filter(|i| i.is_new);
+    events.extend(prepared.wishes.ruled.as_ref().map(|ruled| ruled.event(&prepared.id, now_ms)));
+    let indexed = prepared.head.indexed.as_ref().filter(|i| i.is_new);
     events.extend(indexed.map(|i| i.event(&prepared.id, now_ms)));
     Batch {
         recalled: listed.map(|a| a.kept(tip)),
-        conversation: (!prepared.repeats_a_beginning).then(|| update(app, upstream, prepared, tip, now_ms)),
-        nodes: nodes(&prepared.chain, &prepared.request.conversation.body, depth),
-        view: prepared.view_changed.then(|| (tip, prepared.view.clone())),
+        conversation: (!prepared.history.repeats_a_beginning).then(|| update(app, upstream, prepared, tip, now_ms)),
+        nodes: nodes(&prepared.history.chain, &prepared.request.conversation.body, depth),
+        view: prepared.made.view_changed.then(|| (tip, prepared.made.view.clone())),
         events,
-        standing: prepared.standing_changed.clone().map(|text| (prepared.id.clone(), text)),
-        durable: prepared.view_changed || indexed.is_some(),
+        standing: prepared.wishes.standing_changed.clone().map(|text| (prepared.id.clone(), text)),
+        durable: prepared.made.view_changed || indexed.is_some(),
         ..Batch::default()
     }
 }
@@ -153,7 +155,7 @@ pub(in crate::proxy) fn mark_record(app: &App, to: &mut HeaderMap<HeaderValue>) 
 }
 
 fn update(app: &App, upstream: &Upstream, prepared: &Prepared, tip: Digest, now_ms: i64) -> ConversationUpdate {
-    let forked = prepared.located.as_ref().filter(|l| l.conversation != prepared.id);
+    let forked = prepared.history.located.as_ref().filter(|l| l.conversation != prepared.id);
     remember(app, &prepared.id);
     note_fold(app, prepared);
     let kept = app.lives.with(&prepared.id, |l| Kept::of(l));
@@ -173,11 +175,11 @@ pub(super) fn updated(
     ConversationUpdate {
         id: prepared.id.clone(),
         parent: None,
-        session: prepared.session.clone(),
+        session: prepared.history.session.clone(),
         model: upstream.canonical(&prepared.request.model),
         upstream: upstream.name().to_owned(),
         tip,
-        depth: prepared.chain.len(),
+        depth: prepared.history.chain.len(),
         state: state(prepared, kept, gauge),
         now_ms,
         title: prepared.title(),
@@ -187,11 +189,11 @@ pub(super) fn updated(
 /// What is told of a rewrite.
 fn compaction(upstream: &Upstream, prepared: &Prepared) -> serde_json::Value {
     json!({
-        "action": prepared.action(), "because": prepared.because, "window": prepared.window.tokens,
-        "window_source": prepared.window.source, "before": regions(&prepared.before),
-        "after": regions(&prepared.after), "prompt_tokens": prepared.tokens,
-        "prompt_tokens_source": prepared.sureness.as_str(), "model": upstream.canonical(&prepared.request.model),
-        "task": prepared.policy.task, "seconds": rounded(prepared.seconds), "focus": null, "depth": depth(&prepared.view),
+        "action": prepared.action(), "because": prepared.told.because, "window": prepared.window.tokens,
+        "window_source": prepared.window.source, "before": regions(&prepared.made.before),
+        "after": regions(&prepared.made.after), "prompt_tokens": prepared.made.tokens,
+        "prompt_tokens_source": prepared.made.sureness.as_str(), "model": upstream.canonical(&prepared.request.model),
+        "task": prepared.policy.task, "seconds": rounded(prepared.made.seconds), "focus": null, "depth": depth(&prepared.made.view),
     })
 }
 
@@ -214,19 +216,19 @@ pub(in crate::proxy) fn rounded(seconds: f64) -> f64 {
 fn for_forks(prepared: &Prepared) -> Option<(Digest, View)> {
     let body = &prepared.request.conversation.body;
     let before = crate::conversation::step::last_user(body)?;
-    if prepared.located.as_ref().is_some_and(|l| l.depth >= before) {
+    if prepared.history.located.as_ref().is_some_and(|l| l.depth >= before) {
         // That part was forwarded on its own, in a view of its own, which stays as it is.
         return None;
     }
-    let chain = *prepared.chain.get(before.checked_sub(1)?)?;
+    let chain = *prepared.history.chain.get(before.checked_sub(1)?)?;
     let holds = |edit: &&Edit| match edit {
         Edit::Text { at, .. } | Edit::Arguments { at, .. } | Edit::Recalled { at, .. } => *at < before,
         // A brief may hold words of messages behind its fold.
-        Edit::Fold { to, .. } => *to <= before && prepared.view.read() <= before,
+        Edit::Fold { to, .. } => *to <= before && prepared.made.view.read() <= before,
     };
-    let edits: Vec<Edit> = prepared.view.edits.iter().filter(holds).cloned().collect();
+    let edits: Vec<Edit> = prepared.made.view.edits.iter().filter(holds).cloned().collect();
     (!edits.is_empty())
-        .then_some((chain, View { messages: before, edits, bare: prepared.view.bare, ..View::default() }))
+        .then_some((chain, View { messages: before, edits, bare: prepared.made.view.bare, ..View::default() }))
 }
 
 /// A conversation's state, as it is kept and shown.
@@ -268,9 +270,9 @@ struct Drawn {
 
 /// A conversation's state as JSON.
 fn state(prepared: &Prepared, kept: &Kept, gauge: &Gauge) -> String {
-    let Lines { limit, clear_at, clear_to, summarize_at, summarize_to, fold_at, evict_over, .. } = prepared.lines;
+    let Lines { limit, clear_at, clear_to, summarize_at, summarize_to, fold_at, evict_over, .. } = prepared.made.lines;
     let mut edits = BTreeMap::new();
-    for edit in &prepared.view.edits {
+    for edit in &prepared.made.view.edits {
         let key = match edit {
             Edit::Text { rule, .. } | Edit::Arguments { rule, .. } => format!("{rule:?}").to_lowercase(),
             Edit::Recalled { .. } => "recalled".to_owned(),
@@ -291,11 +293,11 @@ fn state(prepared: &Prepared, kept: &Kept, gauge: &Gauge) -> String {
         counts: &gauge.counts,
         lines: Drawn { limit, clear_at, clear_to, summarize_at, summarize_to, fold_at, evict_over },
         class: Class::of(&prepared.request.conversation).as_str(),
-        waits: &prepared.waits,
+        waits: &prepared.told.waits,
         profile: &prepared.policy.profile,
         named_profile: &prepared.policy.named_profile,
         task: &prepared.policy.task,
-        scope: prepared.scope.as_ref().map(Scope::json),
+        scope: prepared.wishes.scope.as_ref().map(Scope::json),
         action: prepared.action(),
         edits,
         messages: prepared.request.conversation.body.len(),

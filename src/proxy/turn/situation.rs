@@ -133,7 +133,7 @@ pub(in crate::proxy) async fn situation<'a>(
 pub(in crate::proxy) fn plainness_of(app: &App, id: &str, upstream: &Upstream, model: &str) -> Plainness {
     let to = asked(app, upstream, model);
     app.lives
-        .with(id, |live| live.plainness.as_ref().filter(|(of, _)| *of == to).map(|(_, how)| *how))
+        .with(id, |live| live.prompt.plainness.as_ref().filter(|(of, _)| *of == to).map(|(_, how)| *how))
         .unwrap_or_default()
 }
 

@@ -47,7 +47,7 @@ async fn settled(
     let known = whole_steps(body, located.depth);
     // Only the record decides: what was forwarded last is not remembered after a restart.
     let now = marks.get(1..=known)?;
-    if known == 0 || app.lives.with(id, |live| live.as_recorded.get(..known) == Some(now)) {
+    if known == 0 || app.lives.with(id, |live| live.prompt.as_recorded.get(..known) == Some(now)) {
         return None;
     }
     // The last request's messages may still be queued.
@@ -57,7 +57,7 @@ async fn settled(
         return None;
     }
     if rows.iter().zip(body).take(known).all(|(row, now)| row.raw == own_bytes(now)) {
-        app.lives.with(id, |live| live.as_recorded = now.to_vec());
+        app.lives.with(id, |live| live.prompt.as_recorded = now.to_vec());
         return None;
     }
     let before: Vec<Message> = rows.iter().take(known).map(|row| openai_chat::recorded(row.raw.clone())).collect();
@@ -76,7 +76,7 @@ async fn settled(
 fn taken(app: &App, id: &str, chain: &[Digest]) -> usize {
     let counted = app.store.counted_any(chain).unwrap_or_default();
     let fits = |(tip, depth): &(Digest, usize)| chain.get(depth - 1) == Some(tip);
-    let taken = app.lives.with(id, |live| live.taken).filter(fits).map_or(0, |(_, depth)| depth);
+    let taken = app.lives.with(id, |live| live.prompt.taken).filter(fits).map_or(0, |(_, depth)| depth);
     counted.max(taken)
 }
 

@@ -266,7 +266,7 @@ impl Lookup<'_> {
         let mut gone = |hit: &mut Hit| {
             let own = self.is_own(hit);
             any |= own;
-            let left = hit.kind == SYSTEM || left_the_prompt(&self.prepared.view, hit.at);
+            let left = hit.kind == SYSTEM || left_the_prompt(&self.prepared.made.view, hit.at);
             own && left && !recall::is_woven(body, hit.at)
         };
         let most = usize::try_from(self.budget / SHORT).unwrap_or(usize::MAX).clamp(RANKED.0, RANKED.1);

@@ -119,10 +119,10 @@ impl Answering {
         prepared: Prepared,
         started: Instant,
     ) -> Answering {
-        let (exact, may_call) = aside::once(prepared.body.len(), || asked_for(&prepared.body));
+        let (exact, may_call) = aside::once(prepared.made.body.len(), || asked_for(&prepared.made.body));
         let most = longest_reply(prepared.window.tokens);
         // Without the tool in the prompt, a text that looks like a call of it is a text.
-        let tools = [(recall::NAME, prepared.request.offers()), (done::NAME, prepared.done)];
+        let tools = [(recall::NAME, prepared.request.offers()), (done::NAME, prepared.head.done)];
         let spoken = tools.into_iter().filter(|(_, has)| may_call && *has).map(|(name, _)| name).collect();
         let answered = prepared.answered();
         let keeper = Keeper::of(&app.store, &prepared);
@@ -222,7 +222,7 @@ impl Answering {
 
     /// An id for a call without one.
     fn new_id(&self, prepared: &Prepared, at: usize) -> String {
-        let tip = prepared.chain.last().copied().unwrap_or_default();
+        let tip = prepared.history.chain.last().copied().unwrap_or_default();
         let digest = Digest::of(format!("recall {} {} {at}", tip.hex(), self.round).as_bytes());
         format!("call_{}", &digest.hex()[..16])
     }
@@ -242,11 +242,11 @@ impl Answering {
             }
             _ => {
                 let made = self.made_tokens(prepared);
-                prepared.tokens + made + self.app.measure.count(key, &self.filter.text) + 64
+                prepared.made.tokens + made + self.app.measure.count(key, &self.filter.text) + 64
             }
         };
-        let taken = held + prepared.after.output_reserved + measure::slack(window, prepared.sureness);
-        let most = (prepared.lines.evict_over / 4 * 3).min(window / SHARE);
+        let taken = held + prepared.made.after.output_reserved + measure::slack(window, prepared.made.sureness);
+        let most = (prepared.made.lines.evict_over / 4 * 3).min(window / SHARE);
         (window.saturating_sub(taken).min(most), Some(window.saturating_sub(held)))
     }
 
@@ -279,7 +279,13 @@ impl Answering {
             warn!("the server refused the prompt with the calls alone; again without them and the tool");
             self.made.truncate(self.settled);
             self.left = self.prepared.as_ref().and_then(|prepared| {
-                Some(prepared.window.tokens?.saturating_sub(prepared.tokens).saturating_sub(self.made_tokens(prepared)))
+                Some(
+                    prepared
+                        .window
+                        .tokens?
+                        .saturating_sub(prepared.made.tokens)
+                        .saturating_sub(self.made_tokens(prepared)),
+                )
             });
             self.round = ROUNDS;
             self.filter.make_last();
@@ -292,9 +298,9 @@ impl Answering {
         let Some(prepared) = &self.prepared else {
             return Err(Stopped::Gone(Error::Internal { doing: "go on with a reply", source: "it is over".into() }));
         };
-        let (num_ctx, tells_stop) = (prepared.window.set, prepared.tells_stop);
+        let (num_ctx, tells_stop) = (prepared.window.set, prepared.sending.tells_stop);
         let options = ChatOptions { num_ctx, tells_stop, ..ChatOptions::default() };
-        let body = aside::once(prepared.body.len(), || self.body(prepared));
+        let body = aside::once(prepared.made.body.len(), || self.body(prepared));
         let reply = self.upstream.chat(&self.headers, &self.path, body, options).await;
         let reply = reply.map_err(|e| Stopped::Gone(e.into()))?;
         opening::opened(reply, prepared.request.stream).await.map_err(Stopped::Gone)
@@ -302,8 +308,8 @@ impl Answering {
 
     /// The request as it was sent, with what was recalled behind its messages.
     fn body(&self, prepared: &Prepared) -> Bytes {
-        let text = String::from_utf8_lossy(&prepared.body);
-        let all = prepared.out.iter().map(|m| &m.bytes).chain(&self.made);
+        let text = String::from_utf8_lossy(&prepared.made.body);
+        let all = prepared.made.out.iter().map(|m| &m.bytes).chain(&self.made);
         let spelled: Vec<std::borrow::Cow<'_, str>> = all.map(|m| String::from_utf8_lossy(m)).collect();
         let messages = format!("[{}]", spelled.join(","));
         let mut changes = vec![("messages", Some(messages.as_str()))];
@@ -324,7 +330,7 @@ impl Answering {
             // It has read enough. The head of the prompt is another one for this once.
             changes.push(("tools", own.as_deref()));
         }
-        spelled::with_fields(&text, &changes).unwrap_or_else(|_| prepared.body.clone())
+        spelled::with_fields(&text, &changes).unwrap_or_else(|_| prepared.made.body.clone())
     }
 
     /// Notes what was recalled, before the client can come back with the reply.
@@ -336,7 +342,7 @@ impl Answering {
     }
 
     fn unremembered(&mut self) -> Option<Recalled> {
-        let chain = *self.prepared.as_ref()?.chain.last()?;
+        let chain = *self.prepared.as_ref()?.history.chain.last()?;
         // A reply without any is only noted where another reply to the same prompt had some.
         if self.remembered || self.filter.is_endless() || self.made.is_empty() && !self.app.store.has_recalled(&chain) {
             return None;
@@ -363,13 +369,13 @@ impl Answering {
     fn account_round(&mut self) {
         let Some(prepared) = &mut self.prepared else { return };
         if self.round == 0 {
-            prepared.first_prompt = self.reported.prompt;
+            prepared.recall.first_prompt = self.reported.prompt;
         }
         self.app.metrics.spend("recall", &self.reported);
-        self.app.lives.with(&prepared.id, |l| l.spend.add_round(&self.reported));
+        self.app.lives.with(&prepared.id, |l| l.accounts.spend.add_round(&self.reported));
         let milliseconds = self.round_started.elapsed().as_millis() as u64;
         let model = (&*self.upstream, prepared.request.model.as_str());
-        let data = self.reported.event("recall", model, prepared.tokens, milliseconds);
+        let data = self.reported.event("recall", model, prepared.made.tokens, milliseconds);
         let event =
             Event { now_ms: now_ms(), conversation: Some(prepared.id.clone()), kind: "model_usage".into(), data };
         if let Err(e) = self.app.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
@@ -392,9 +398,9 @@ impl Answering {
             keeper.keep_later(said);
         }
         if self.round == 0 && !self.made.is_empty() {
-            prepared.first_prompt = self.reported.prompt;
+            prepared.recall.first_prompt = self.reported.prompt;
         }
-        prepared.recalled = self.made.iter().filter_map(as_out).collect();
+        prepared.recall.recalled = self.made.iter().filter_map(as_out).collect();
         note_recalled(&self.app, &prepared);
         let mut reported = std::mem::take(&mut self.reported);
         reported.called_tools = self.filter.calls_client();

@@ -38,10 +38,10 @@ pub(in crate::proxy) fn told_of_tools(
 impl Prepared {
     /// What is known of the tools when the reply begins.
     pub(in crate::proxy) fn answered(&self) -> Answered {
-        let taught = match &self.admitted {
-            Some(_) => taught(&self.request.conversation.body, &self.view),
+        let taught = match &self.head.admitted {
+            Some(_) => taught(&self.request.conversation.body, &self.made.view),
             None => HashSet::new(),
         };
-        Answered { admitted: self.admitted.clone(), taught, done: self.done }
+        Answered { admitted: self.head.admitted.clone(), taught, done: self.head.done }
     }
 }
