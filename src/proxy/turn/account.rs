@@ -16,9 +16,8 @@ use super::{gauge, relay};
 use crate::clock::now_ms;
 use crate::conversation::{Digest, Tokens};
 use crate::measure::{Known, Sureness};
-use crate::plan::emergency::Refusal;
 use crate::proxy::state::live::Kept;
-use crate::proxy::{App, Error, aside};
+use crate::proxy::{App, aside};
 use crate::store::{Batch, Counted, Event};
 use crate::upstream::Upstream;
 use crate::usage::Reported;
@@ -136,41 +135,6 @@ fn looks_dropped(app: &App, prepared: &Prepared, exact: Tokens) -> bool {
     let trusted = counted || app.measure.sureness(&prepared.key) == Sureness::Calibrated;
     let sure = if counted { prepared.made.tokens } else { at_least(prepared.made.tokens, prepared.history.known) };
     trusted && prepared.made.tokens > 512 && f64::from(exact) < f64::from(sure) * DROPPED_BELOW
-}
-
-/// Notes that the window is another than it was taken for.
-pub(in crate::proxy) fn note_window(app: &App, prepared: &Prepared, window: Tokens) {
-    let event = Event {
-        now_ms: now_ms(),
-        conversation: Some(prepared.id.clone()),
-        kind: "window_changed".into(),
-        data: json!({"model": prepared.request.model, "was": prepared.window.tokens, "window": window, "source": "learned from a refusal"}),
-    };
-    if let Err(e) = app.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
-        debug!(error = %e, "an event was not recorded");
-    }
-}
-
-/// The error when the server refuses the second, harder try too.
-pub(in crate::proxy) fn refused_twice(_app: &App, prepared: &Prepared, refusal: Refusal) -> Error {
-    let window = refusal.window.or(prepared.window.tokens).unwrap_or(0);
-    let regions = refusal.prompt.map_or(prepared.made.after, |prompt| prepared.made.after.of_prompt(prompt));
-    Error::cannot_fit(&prepared.request.model, window, "learned from a refusal", &regions, prepared.made.lines.limit)
-}
-
-/// A refusal that teaches nothing is passed on in words that clients know, with the server's own.
-pub(in crate::proxy) fn pass_refusal(_app: &App, prepared: &Prepared, body: &[u8]) -> Error {
-    let said = String::from_utf8_lossy(&body[..body.len().min(600)]).into_owned();
-    Error::client(
-        400,
-        "context_length_exceeded",
-        format!(
-            "the prompt is too long for `{}`: about {} tokens were sent and the server refused them without saying its \
-             maximum context length: {said}",
-            prepared.request.model, prepared.made.tokens
-        ),
-        "set `num_ctx` in windowsill's config to the window the server was started with",
-    )
 }
 
 /// Takes the size of a prompt out of what a server reported where it cannot have counted that. Returns what it said.

@@ -1,7 +1,6 @@
 //! What the planner asks for until a prompt fits ([`crate::plan::fit`]): views are made, models are asked for what they write, and
 //! what would be sent is counted.
 
-use crate::proxy::turn::drafts::exact;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -25,6 +24,7 @@ use crate::plan::{Action, Facts, Plan, Regions, Strategy};
 use crate::proxy::state::gauge::UNKNOWN_WINDOW;
 use crate::proxy::state::live::Brief;
 use crate::proxy::state::view::make_view;
+use crate::proxy::turn::drafts::exact;
 use crate::proxy::{App, Error};
 use crate::recall;
 use crate::wire::json;

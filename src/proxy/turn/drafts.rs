@@ -1,6 +1,5 @@
 //! A request that is being planned, and the view that comes of it.
 
-use crate::measure;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -9,7 +8,7 @@ use bytes::Bytes;
 use super::situation::Situation;
 use crate::conversation::Tokens;
 use crate::conversation::edit::View;
-use crate::measure::Sureness;
+use crate::measure::{self, Sureness};
 use crate::plan::fit::Ours;
 use crate::plan::rewrite::Out;
 use crate::plan::{Plan, Policy};

@@ -1,7 +1,6 @@
 //! What a request weighs, and what people want of its conversation: the facts that it is planned by. A prompt that comes near a
 //! line is counted; of any other, what was reported stands and what is new is estimated.
 
-use crate::proxy::turn::drafts::exact;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -26,6 +25,7 @@ use crate::proxy::App;
 use crate::proxy::state::gauge::Marks;
 use crate::proxy::state::scope::Scope;
 use crate::proxy::state::standing::{Held, Standing, held, standing_of};
+use crate::proxy::turn::drafts::exact;
 use crate::remind;
 use crate::wire::openai_chat::Request;
 

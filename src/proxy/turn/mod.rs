@@ -42,7 +42,7 @@ pub(super) mod titles;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use account::{account, refused_twice};
+use account::account;
 use attempt::Attempt;
 use bytes::{Bytes, BytesMut};
 use early::Early;
@@ -70,6 +70,7 @@ use crate::plain;
 use crate::proxy::servers::upstream_of;
 use crate::proxy::state::notes::note_event;
 use crate::proxy::traffic::using;
+use crate::proxy::turn::refused::refused_twice;
 use crate::upstream::event::Content;
 use crate::upstream::{Reply, Upstream};
 use crate::wire::known;

@@ -9,18 +9,19 @@ use futures_util::StreamExt as _;
 use http::request::Parts;
 use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
-use super::account::{note_window, pass_refusal};
 use super::attempt::Attempt;
 use super::prepared::Prepared;
 use super::slots::only_holder;
 use super::{opening, path_of, read_up_to};
+use crate::clock::now_ms;
 use crate::conversation::Tokens;
 use crate::plan::emergency::Refusal;
 use crate::proxy::state::headers;
 use crate::proxy::state::notes::note_event;
 use crate::proxy::{App, Error};
+use crate::store::{Batch, Event};
 use crate::upstream::event::Content;
 use crate::upstream::{ChatOptions, Flavor, Kind, Reply, Upstream, overflow};
 use crate::wire::reply;
@@ -245,4 +246,39 @@ pub(in crate::proxy) async fn slot_of(app: &App, upstream: &Upstream, prepared: 
     let last = app.lives.with(&prepared.id, |live| live.prompt.held)?;
     let all = tokio::time::timeout(PATIENCE, upstream.slots(&prepared.request.model)).await.ok()?;
     only_holder(&all, last)
+}
+
+/// Notes that the window is another than it was taken for.
+pub(in crate::proxy) fn note_window(app: &App, prepared: &Prepared, window: Tokens) {
+    let event = Event {
+        now_ms: now_ms(),
+        conversation: Some(prepared.id.clone()),
+        kind: "window_changed".into(),
+        data: json!({"model": prepared.request.model, "was": prepared.window.tokens, "window": window, "source": "learned from a refusal"}),
+    };
+    if let Err(e) = app.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
+        debug!(error = %e, "an event was not recorded");
+    }
+}
+
+/// The error when the server refuses the second, harder try too.
+pub(in crate::proxy) fn refused_twice(_app: &App, prepared: &Prepared, refusal: Refusal) -> Error {
+    let window = refusal.window.or(prepared.window.tokens).unwrap_or(0);
+    let regions = refusal.prompt.map_or(prepared.made.after, |prompt| prepared.made.after.of_prompt(prompt));
+    Error::cannot_fit(&prepared.request.model, window, "learned from a refusal", &regions, prepared.made.lines.limit)
+}
+
+/// A refusal that teaches nothing is passed on in words that clients know, with the server's own.
+pub(in crate::proxy) fn pass_refusal(_app: &App, prepared: &Prepared, body: &[u8]) -> Error {
+    let said = String::from_utf8_lossy(&body[..body.len().min(600)]).into_owned();
+    Error::client(
+        400,
+        "context_length_exceeded",
+        format!(
+            "the prompt is too long for `{}`: about {} tokens were sent and the server refused them without saying its \
+             maximum context length: {said}",
+            prepared.request.model, prepared.made.tokens
+        ),
+        "set `num_ctx` in windowsill's config to the window the server was started with",
+    )
 }

@@ -1,12 +1,10 @@
 //! Recall ahead: passages that the last message points at and that are missing in the prompt come behind its words. Decided once a
 //! history, when it comes for the first time; from then on it is an edit of the view like any other.
 
-use serde_json::{Value, json};
 use tracing::warn;
 
 use super::attempt::{Attempt, bytes_of};
 use super::drafts::{Draft, Drafted, exact};
-use super::prepared::Prepared;
 use super::recall::{as_shown, left_the_prompt};
 use crate::conversation::Tokens;
 use crate::conversation::edit::Edit;
@@ -92,21 +90,5 @@ fn found(app: &App, draft: &Draft<'_>, limit: Tokens, made: &Drafted) -> Option<
         let standing = Standing::of(texts.iter().map(|message| message.text.as_str()));
         let gone = |said: &Said| left_the_prompt(&made.view, said.at) && !standing.holds(said);
         remind::block(&cue, &all, &gone, room, &count)
-    })
-}
-
-/// What the trace tells of what came with a request, without its words.
-pub(super) fn event(prepared: &Prepared) -> Option<Value> {
-    let body = &prepared.request.conversation.body;
-    let last = body.len().checked_sub(1).filter(|_| prepared.made.view_changed)?;
-    prepared.made.view.edits.iter().find_map(|edit| match edit {
-        Edit::Recalled { at, of, .. } if *at == last => {
-            let why = match remind::cue(body).map(|cue| cue.of) {
-                Some(remind::Of::Trouble) => "trouble",
-                _ => "words",
-            };
-            Some(json!({"message": at, "of": of, "why": why, "tokens": tokens::edit(edit)}))
-        }
-        _ => None,
     })
 }

@@ -12,12 +12,12 @@ use tracing::warn;
 use super::class::Class;
 use super::guard::remember;
 use super::prepared::Prepared;
-use super::remind;
 use super::{gauge, in_record};
 use crate::clock::now_ms;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Message, Role, Tokens};
 use crate::guard::triggers::{Folded, Pace};
+use crate::measure::tokens;
 use crate::plan::Lines;
 use crate::proxy::state::gauge::{Gauge, Parts, regions};
 use crate::proxy::state::headers;
@@ -26,7 +26,7 @@ use crate::proxy::state::scope::Scope;
 use crate::proxy::{App, Error};
 use crate::store::{Batch, ConversationUpdate, Event, Node};
 use crate::upstream::Upstream;
-use crate::{passage, plain};
+use crate::{passage, plain, remind};
 
 /// Makes originals, messages and the view durable, before a view without them is sent. What needs no waiting is
 /// queued.
@@ -125,7 +125,7 @@ fn batch(app: &App, upstream: &Upstream, prepared: &Prepared, tip: Digest, depth
         kind: "missed".into(),
         data: json!({"kind": missed.kind.as_str(), "message": missed.at, "of": missed.of}),
     }));
-    events.extend(remind::event(prepared).map(|data| Event {
+    events.extend(recalled_ahead(prepared).map(|data| Event {
         now_ms,
         conversation: Some(prepared.id.clone()),
         kind: "recalled_ahead".into(),
@@ -335,4 +335,20 @@ pub(in crate::proxy) fn nodes(chain: &[Digest], body: &[Message], depth: usize) 
             }
         })
         .collect()
+}
+
+/// What the trace tells of what came with a request, without its words.
+fn recalled_ahead(prepared: &Prepared) -> Option<Value> {
+    let body = &prepared.request.conversation.body;
+    let last = body.len().checked_sub(1).filter(|_| prepared.made.view_changed)?;
+    prepared.made.view.edits.iter().find_map(|edit| match edit {
+        Edit::Recalled { at, of, .. } if *at == last => {
+            let why = match remind::cue(body).map(|cue| cue.of) {
+                Some(remind::Of::Trouble) => "trouble",
+                _ => "words",
+            };
+            Some(json!({"message": at, "of": of, "why": why, "tokens": tokens::edit(edit)}))
+        }
+        _ => None,
+    })
 }
