@@ -6,6 +6,7 @@ mod aside;
 mod desk;
 mod doors;
 mod error;
+mod find;
 mod lookout;
 mod pool;
 mod servers;

@@ -74,9 +74,7 @@ pub(super) async fn answer(app: &Arc<App>, steering: Steering, found: &Found, bo
         }
         Steering::Star => {
             let Rewriting { on } = asked(body)?;
-            let hint = "send {\"on\": true} to have it kept, {\"on\": false} to take the star away";
-            let on = on.ok_or_else(|| Error::client(400, "bad_request", "`star` needs `on`", hint))?;
-            proxy::star(app, id, on).await
+            proxy::star(app, id, on.unwrap_or(true)).await
         }
         Steering::Delete => {
             let Nothing {} = asked(body)?;

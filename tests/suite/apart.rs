@@ -116,9 +116,12 @@ fn pair(seed: u64, dice: &mut Dice) -> (Kin, bool, [Side; 2]) {
     (kin, apart.is_some(), sides)
 }
 
-/// What is secret in a text.
+/// What is secret in a text. One that stands there whole may be cut off elsewhere in it.
 fn secrets(text: &str) -> BTreeSet<&str> {
-    text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| word.starts_with("secret")).collect()
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric());
+    let all: BTreeSet<&str> = words.filter(|word| word.starts_with("secret")).collect();
+    let is_cut = |word: &&str| all.iter().any(|whole| whole != word && whole.starts_with(*word));
+    all.iter().copied().filter(|word| !is_cut(word)).collect()
 }
 
 /// What a request says of another side than the one that it is made for. A count says for nobody: it may not have what two say, and

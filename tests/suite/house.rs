@@ -63,7 +63,7 @@ fn a_conversation_is_written_down_and_deleted_and_its_fork_stays() {
     assert_eq!(proxy.get(&format!("{base}/export?format=pdf")).status, 400);
     assert_eq!(said(&proxy.command(&["export", &id, "--jsonl"]).output().unwrap()), lines);
     put(&proxy, &format!("{base}/star"), &json!({"on": true})).ok();
-    assert_eq!(put(&proxy, &format!("{base}/star"), &json!({})).status, 400);
+    assert_eq!(put(&proxy, &format!("{base}/star"), &json!({"off": true})).status, 400);
     let refused = proxy.command(&["delete", &id]).output().unwrap();
     assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("--yes"));
     let gone = delete(&proxy, &base).ok().json();

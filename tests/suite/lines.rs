@@ -325,5 +325,5 @@ fn what_is_read_again_after_it_left_is_counted_once() {
     assert_eq!(missed[0]["data"], json!({"kind": "file", "message": 5, "of": 2}));
     assert!(proxy.get("/metrics").ok().text().contains("windowsill_missed_total{kind=\"file\"} 1"));
     let page = String::from_utf8(proxy.cli(&["context", &id]).stdout).unwrap();
-    assert!(page.contains("read again after it had left the prompt: 1 of a file"), "{page}");
+    assert!(page.contains("read again after it left the prompt: 1 of a file"), "{page}");
 }

@@ -82,7 +82,17 @@ fn conversation_of(answer: Answer) -> String {
 
 /// What all paths answer that look at a conversation: it, nothing, too many, and one that is gone.
 fn looks(asker: &mut Asker, ambiguous: &str, pruned: &str) {
-    for what in ["", "/view", "/insight", "/messages", "/messages/{index=0}", "/pins", "/segments", "/search?query=x"] {
+    for what in [
+        "",
+        "/view",
+        "/insight",
+        "/messages",
+        "/messages/{index=0}",
+        "/pins",
+        "/segments",
+        "/search?query=x",
+        "/export",
+    ] {
         let path = format!("{CONVERSATION}{what}");
         asker.get(200, &path);
         asker.about(UNKNOWN, |asker| asker.get(404, &path));
@@ -239,17 +249,26 @@ fn pruned(fake: &Fake, dir: &Arc<tempfile::TempDir>, toml: &str) -> (String, Str
 
 /// While the model is at work, and has no slot to spare, nobody is asked about an original.
 fn busy(asker: &mut Asker, fake: &Fake, proxy: &TestProxy, original: &str) {
+    let begun = chat().user("Do you take your time?");
+    let id = conversation_of(proxy.chat(&begun));
     let gate = Gate::default();
     let held_back = gate.clone();
     fake.script(move |seen| match seen.is_main() {
         true => Play::Wait(held_back.clone(), Box::new(Play::Usual)),
         false => Play::Usual,
     });
-    let mut conn = proxy.begin(&chat().user("Take your time."));
+    let mut conn = proxy.begin(&begun.assistant("I do.").user("Take your time."));
     fake.wait("a held request", |all| all.last().is_some_and(|s| s.json().to_string().contains("Take your")));
+    asker.about(&id, |asker| asker.ask(409, "DELETE", CONVERSATION, &json!({})));
     asker.about(original, |asker| asker.ask(409, "POST", "/windowsill/records/{id}/ask", &json!({"question": "Why?"})));
     gate.open();
     conn.answer().ok();
+    asker.about(&id, |asker| {
+        asker.ask(200, "PUT", &format!("{CONVERSATION}/title"), &json!({"title": "Time"}));
+        asker.ask(200, "PUT", &format!("{CONVERSATION}/star"), &json!({"on": true}));
+        asker.get(400, &format!("{CONVERSATION}/export?format=pdf"));
+        asker.ask(200, "DELETE", CONVERSATION, &json!({}));
+    });
 }
 
 /// What is described for paths of windowsill's own, by name.

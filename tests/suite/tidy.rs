@@ -24,10 +24,12 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("recall", &["conversation", "preview", "wire"]),
     ("passage", &["conversation", "preview", "wire"]),
     ("completion", &["brief", "conversation", "preview", "unwrap"]),
+    ("remind", &["conversation", "passage", "plan", "preview", "salience", "wire"]),
+    ("export", &["conversation"]),
     ("question", &["conversation", "preview", "recall"]),
     ("apply", &["conversation", "plan", "preview", "brief", "pinned", "salience", "wire"]),
     // The record, `crates/record`; it has no room of the program to import.
-    ("store", &["apply", "conversation", "passage"]),
+    ("store", &["apply", "conversation", "export", "passage"]),
     // Leaves: how files are opened, and how text is made harmless.
     ("clock", &[]),
     ("files", &[]),
@@ -59,6 +61,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "preview",
             "question",
             "recall",
+            "remind",
             "unwrap",
             "wire",
             "config",

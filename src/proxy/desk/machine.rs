@@ -14,8 +14,9 @@ use crate::measure::afford::{Afforded, Machine, UNSEEN};
 use crate::measure::own::Counters;
 use crate::measure::shown::{self, Shown};
 use crate::proxy::ahead::background::Tasks;
+use crate::proxy::find::find;
 use crate::proxy::lookout::servers;
-use crate::proxy::{App, Error, start};
+use crate::proxy::{App, Error};
 use crate::upstream::{Loaded, ModelInfo, Upstream};
 
 /// The folder in the data directory of what servers tell of models that are not here.
@@ -168,7 +169,7 @@ pub async fn fit(config: &Config, name: &str, wish: &Wish) -> Result<Report, Err
         return subject.with(wish).report(&shown, wish).map_err(bad);
     }
     let mut trouble = Vec::new();
-    let (upstreams, _) = start::find(config).await?;
+    let (upstreams, _) = find(config).await?;
     for upstream in upstreams.into_iter().filter(|upstream| upstream.is_there()) {
         match served(&machine, &upstream, name, wish).await {
             Some(Ok(subject)) => return subject.with(wish).report(name, wish).map_err(bad),

@@ -14,7 +14,7 @@ use crate::measure::afford::Machine;
 use crate::measure::hardware::{Gpu, GpuMemory, Hardware, Memory};
 use crate::measure::own::Counters;
 use crate::measure::shown::Shown;
-use crate::proxy::start;
+use crate::proxy::find::find;
 use crate::upstream::{Loaded, ModelInfo, Upstream};
 
 /// Of a long list of models, so many are looked at closely; those that are loaded come first.
@@ -79,7 +79,7 @@ pub async fn doctor(config: &Config, problems: &[Problem]) -> Diagnosis {
         Machine::of(config, Shown::within(config.data_dir.join(VOCABULARIES), config.machine.program.clone()));
     let counters = Counters::with(machine.shown(), machine.program());
     let mut findings: Vec<Finding> = problems.iter().map(checks::of_config).collect();
-    let (mut upstreams, _) = match start::find(config).await {
+    let (mut upstreams, _) = match find(config).await {
         Ok(found) => found,
         Err(e) => {
             findings.push(Finding::new(Severity::Broken, e.to_string(), "correct the upstream's `url` in the config"));
