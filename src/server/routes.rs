@@ -162,8 +162,8 @@ async fn route(
     let Some(found) = found else {
         return match path {
             path if inspect::is_ours(path) => Err(missing()),
-            path if path.starts_with("/api/") => proxy::pass_below_api(&app, parts, body).await,
-            _ => proxy::pass(&app, parts, body).await,
+            path if path.starts_with("/api/") => proxy::pass_below_api(app, parts, body).await,
+            _ => proxy::pass(app, parts, body).await,
         };
     };
     match found.route.to {
@@ -186,16 +186,16 @@ fn wants_a_page(headers: &HeaderMap) -> bool {
 /// Answers in the APIs that clients speak.
 async fn spoken(app: &Arc<App>, api: Api, found: &Found, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
     match api {
-        Api::Chat => proxy::chat(&app, parts, body).await,
-        Api::Messages => proxy::messages(&app, parts, body).await,
-        Api::CountMessages => proxy::count_messages(&app, parts, body).await,
-        Api::Responses => proxy::responses(&app, parts, body).await,
-        Api::OllamaChat => proxy::ollama(&app, parts, body, false).await,
-        Api::OllamaGenerate => proxy::ollama(&app, parts, body, true).await,
-        Api::OllamaAsks => proxy::ollama_asks(&app, parts, body).await,
-        Api::OllamaEmbeds(of) => proxy::ollama_embeds(&app, parts, body, of).await,
-        Api::CountChat => proxy::count_chat(&app, parts, body).await,
-        Api::CountResponses => proxy::count_responses(&app, parts, body).await,
+        Api::Chat => proxy::chat(app, parts, body).await,
+        Api::Messages => proxy::messages(app, parts, body).await,
+        Api::CountMessages => proxy::count_messages(app, parts, body).await,
+        Api::Responses => proxy::responses(app, parts, body).await,
+        Api::OllamaChat => proxy::ollama(app, parts, body, false).await,
+        Api::OllamaGenerate => proxy::ollama(app, parts, body, true).await,
+        Api::OllamaAsks => proxy::ollama_asks(app, parts, body).await,
+        Api::OllamaEmbeds(of) => proxy::ollama_embeds(app, parts, body, of).await,
+        Api::CountChat => proxy::count_chat(app, parts, body).await,
+        Api::CountResponses => proxy::count_responses(app, parts, body).await,
         Api::Alive => Ok(inspect::alive()),
         Api::Models => inspect::models(app, found.first(), parts).await,
     }

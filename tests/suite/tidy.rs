@@ -179,8 +179,8 @@ fn a_request_never_goes_back_up() {
         .map(|(module, other, line)| format!("proxy::{module}, line {line}: {other} stands above: pass what it needs"))
         .collect();
     assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
-    let turn = all.iter().find(|(module, _)| module == "turn").expect("it tells what happens to a request");
-    assert!(turn.1.len() > 10, "{turn:?}");
+    let imports: usize = all.iter().map(|(_, imports)| imports.len()).sum();
+    assert!(all.len() > 60 && imports > 200, "{imports} imports in {} files", all.len());
 }
 
 #[test]

@@ -124,7 +124,7 @@ pub(in crate::proxy) async fn recalled(app: &App, prepared: &Prepared, arguments
         return found(answered.text);
     }
     let count = |text: &str| app.measure.count(key, text);
-    let lookup = Lookup { app: app, prepared, own, budget, count: &count };
+    let lookup = Lookup { app, prepared, own, budget, count: &count };
     let asked = Asked::read(arguments);
     let how = match &asked {
         Asked::Text(..) => "id",
