@@ -28,7 +28,7 @@ pub enum Error {
         /// Of a prompt that is too long: its tokens, and the window's.
         sizes: Option<(Tokens, Tokens)>,
     },
-    /// The request cannot be read. The server may read it all the same; see `App::unread`.
+    /// The request cannot be read. The server may read it all the same; see `doors::dialect::unread`.
     #[error("{0}")]
     Unread(WireError),
     /// The inference server is gone, or answers what nobody can read.

@@ -34,7 +34,7 @@ pub fn build(app: &App, id: &str, turns: &[Chosen], briefs: &[usize]) -> Result<
 }
 
 impl Record {
-    /// As the running proxy builds it: see [`App::build`].
+    /// As the running proxy builds it: see [`build()`].
     ///
     /// # Errors
     /// As there.
@@ -42,7 +42,7 @@ impl Record {
         built(&self.store, &record::row(&self.store, id, "`windowsill context` lists them")?, turns, briefs)
     }
 
-    /// As the running proxy tells them: see [`App::segments`].
+    /// As the running proxy tells them: see [`segments()`].
     ///
     /// # Errors
     /// As there.

@@ -49,7 +49,7 @@ const CHAT: &str = "/v1/chat/completions";
 /// Answers `POST /v1/messages`.
 ///
 /// # Errors
-/// As [`App::chat`], and what the dialect has no word for.
+/// As [`crate::proxy::chat`], and what the dialect has no word for.
 pub async fn messages(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
     if headers::is_off(&parts.headers, &headers::SWITCH) {
         return pass(app, parts, body).await;
@@ -70,7 +70,7 @@ pub async fn messages(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<Resp
 /// `GET /v1/models`, with what clients of Anthropic's want to see beside the rest.
 ///
 /// # Errors
-/// As [`App::models`].
+/// As [`crate::proxy::models`].
 pub async fn anthropic_models(app: &App, id: Option<&str>) -> Result<Value, Error> {
     Ok(anthropic::models(models(app, id).await?))
 }
@@ -98,7 +98,7 @@ pub async fn count_messages(app: &Arc<App>, parts: &Parts, body: Bytes) -> Resul
 /// Answers `POST /v1/responses`.
 ///
 /// # Errors
-/// As [`App::chat`], and what the dialect has no word for.
+/// As [`crate::proxy::chat`], and what the dialect has no word for.
 pub async fn responses(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
     if headers::is_off(&parts.headers, &headers::SWITCH) {
         return pass(app, parts, body).await;
@@ -119,7 +119,7 @@ pub async fn responses(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<Res
 /// Answers `POST /api/chat`, and `POST /api/generate` where `generate`.
 ///
 /// # Errors
-/// As [`App::chat`], and what the dialect has no word for.
+/// As [`crate::proxy::chat`], and what the dialect has no word for.
 pub async fn ollama(app: &Arc<App>, parts: &Parts, body: Bytes, generate: bool) -> Result<Response<Body>, Error> {
     if headers::is_off(&parts.headers, &headers::SWITCH) {
         return pass(app, parts, body).await;

@@ -62,7 +62,7 @@ pub async fn ollama_embeds(app: &App, parts: &Parts, body: Bytes, of: Embeds) ->
 /// errors: they take a text alone.
 ///
 /// # Errors
-/// As [`App::pass`].
+/// As [`crate::proxy::pass`].
 pub async fn pass_below_api(app: &App, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
     let response = pass(app, parts, body).await?;
     let status = response.status();

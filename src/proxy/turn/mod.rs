@@ -1,4 +1,4 @@
-//! One request, told top to bottom: [`App::answered`] measures, plans, applies, sends, relays, accounts.
+//! One request, told top to bottom: [`answered`] measures, plans, applies, sends, relays, accounts.
 
 pub(super) mod account;
 pub(super) mod admission;

@@ -3,7 +3,7 @@
 //! Nothing is shared across keys: a mark of the key makes the chain. Behind one key, first words alone make no conversation the
 //! same: a history without a reply begins anew, with a chain of its own, so that nothing that a person did to one that began alike
 //! acts on it. A history with replies goes on where the record has it with its first reply, if it is of the same program, session
-//! and system prompt ([`super::whose`]); or it is the one that waits for its second request.
+//! and system prompt ([`crate::proxy::state::whose`]); or it is the one that waits for its second request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

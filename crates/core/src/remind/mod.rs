@@ -1,6 +1,6 @@
 //! Recall ahead: what the last message points at and is missing in the prompt comes back by itself, behind that message's words.
 //!
-//! [`cue`] says what a history's end points at; the record searches for it; [`block()`] says what of that comes, if anything;
+//! [`cue()`] says what a history's end points at; the record searches for it; [`block()`] says what of that comes, if anything;
 //! [`put`] sets it behind the message, as an edit like any other. It stays for as long as the message does, goes with the first
 //! rewrite that clears what is as old, and is never made again for the same history.
 
