@@ -131,7 +131,9 @@ fn a_refusal_is_answered_within_the_request() {
         assert_eq!((reply.status, reply.is_done()), (200, true), "{}", reply.text);
         let forwarded: Value = serde_json::from_str(sent.last().expect("sent")).unwrap();
         let newest = forwarded["messages"].as_array().expect("messages").last().expect("some");
-        assert_eq!(newest["content"], last["content"], "the last user message is intact");
+        let words = |message: &Value| message["content"].as_str().unwrap_or_default().to_owned();
+        // What was recalled ahead may stand behind it.
+        assert!(words(newest).starts_with(&words(&last)), "the last user message is intact: {newest}");
         // The load, where there was one, has no messages.
         let tries = sent.iter().filter(|b| !b.contains("\"messages\":[]")).count();
         assert_eq!(tries, if reply.ours("action").contains("emergency") { 2 } else { 1 });

@@ -11,6 +11,9 @@ use super::session::{Session, Turn};
 /// What stands behind the text of the first user message once something was folded.
 const BRIEF: &str = "[windowsill brief of ";
 
+/// What stands behind a message begins so where windowsill found something of the conversation that it points at.
+const RECALLED: &str = "[from earlier in this conversation, found by windowsill";
+
 /// Given for a call that the client never answered.
 const NO_RESULT: &str = "[no result was recorded for this call]";
 
@@ -47,14 +50,14 @@ fn text(message: &Value) -> &str {
     message["content"].as_str().unwrap_or("")
 }
 
-/// The last user message is as it was; where it is the first too, a brief may stand behind it. One that passes the window
-/// alone is cut with a marker.
+/// The last user message is as it was. Behind its words may stand what was recalled ahead, and a brief where it is the first too.
+/// One that passes the window alone is cut with a marker.
 fn last_user(name: &str, theirs: &[Value], ours: &[Value]) {
     let is_user = |m: &&Value| m["role"] == "user";
     let Some(sent) = theirs.iter().rfind(is_user) else { return };
     let last = ours.iter().rfind(is_user).unwrap_or_else(|| panic!("{name}: no user message is left"));
     let rest = text(last).strip_prefix(text(sent)).map(str::trim_start);
-    let intact = last == sent || rest.is_some_and(|r| r.starts_with(BRIEF));
+    let intact = last == sent || rest.is_some_and(|r| r.starts_with(BRIEF) || r.starts_with(RECALLED));
     let cut = text(last).contains("the message alone passes the window; full text: windowsill recall");
     assert!(intact || cut, "{name}: the last user message was changed:\n{last}");
 }
