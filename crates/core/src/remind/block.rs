@@ -1,6 +1,7 @@
 //! Which passages come back, and how they stand behind the last message.
 
 use std::cmp::Ordering;
+use std::collections::HashSet;
 use std::sync::LazyLock;
 
 use regex::Regex;
@@ -61,7 +62,9 @@ pub fn block(
     let own = |one: &Found| cue.of_self && one.said.get(one.center).is_some_and(|said| said.who == "user");
     let worth = |one: &Found| one.rank.worth * if own(one) { OWN } else { 1.0 };
     let key = |one: &Found| (one.rank.exact, one.rank.named, worth(one));
-    let mut best: Vec<&Found> = found.iter().filter(|one| one.center < one.said.len()).collect();
+    let again = |said: &Said| said.who == "user" && says_again(&said.text, &cue.said);
+    let is_answer = |one: &&Found| one.said.get(one.center).is_some_and(|said| !again(said));
+    let mut best: Vec<&Found> = found.iter().filter(is_answer).collect();
     best.sort_by(|a, b| key(b).partial_cmp(&key(a)).unwrap_or(Ordering::Equal));
     let query = Query::read(&cue.query);
     let first = best.first().filter(|first| first.rank.share >= SHARE || cue.of == Of::Trouble)?;
@@ -73,7 +76,7 @@ pub fn block(
     };
     let most = if cue.of == Of::Trouble { PLACES } else { usize::MAX };
     let missing = best.iter().filter(|one| fits(one) && gone(&one.said[one.center]));
-    let chosen: Vec<Found> = missing.take(most).map(|one| quoted(one)).collect();
+    let chosen: Vec<Found> = missing.take(most).map(|one| quoted(one, &again)).collect();
     let around = count(HEAD).saturating_add(count(END)).saturating_add(8);
     let room = room.saturating_sub(around);
     if chosen.is_empty() || room < LEAST {
@@ -94,15 +97,35 @@ fn holds_two(query: &Query, found: &Found) -> bool {
     there.round() >= all.min(2) as f64
 }
 
-/// A passage whose words cannot end the block, nor begin another.
-fn quoted(found: &Found) -> Found {
-    let said = found.said.iter().map(|said| Said {
+/// Of the words of two messages, in tenths of the longer one's, those that make one the other said again.
+const AGAIN: usize = 6;
+
+/// A message of fewer different words is like any other.
+const LEAST_WORDS: usize = 4;
+
+/// Whether a person said much the same before. Such a request is no answer to the newest one, and behind it it would read as another
+/// order: "Step 7: change b.txt" behind "Step 9: change c.txt".
+fn says_again(before: &str, now: &str) -> bool {
+    let words = |text: &str| -> HashSet<String> {
+        let words = text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+        words.map(str::to_lowercase).collect()
+    };
+    let (before, now) = (words(before), words(now));
+    let most = before.len().max(now.len());
+    most >= LEAST_WORDS && before.intersection(&now).count() * 10 >= most * AGAIN
+}
+
+/// A passage whose words cannot end the block, nor begin another, without what the newest message says again.
+fn quoted(found: &Found, again: &dyn Fn(&Said) -> bool) -> Found {
+    let kept = |said: &&Said| !again(said);
+    let center = found.said[..found.center].iter().filter(kept).count();
+    let said = found.said.iter().filter(kept).map(|said| Said {
         text: harmless(&said.text),
         who: harmless(&said.who),
         date: said.date.as_deref().map(harmless),
         ..said.clone()
     });
-    Found { said: said.collect(), center: found.center, rank: found.rank }
+    Found { said: said.collect(), center, rank: found.rank }
 }
 
 /// A text in which no mark of ours stands as we write it.
@@ -172,11 +195,29 @@ mod tests {
     }
 
     fn asked(of_self: bool) -> Cue {
-        Cue { of: Of::Words, query: "walnut table".into(), of_self }
+        Cue { of: Of::Words, query: "walnut table".into(), of_self, said: String::new() }
     }
 
     fn made(cue: &Cue, found: &[Found], room: Tokens) -> Option<Block> {
         block(cue, found, &|_| true, room, &count)
+    }
+
+    #[test]
+    fn an_earlier_request_of_the_kind_never_comes_behind_the_newest() {
+        let cue = Cue {
+            query: "Step 9 change c.txt".into(),
+            said: "Step 9: please change c.txt so that it ends with a line of nine.".into(),
+            ..asked(false)
+        };
+        let request = said(3, "user", "Step 7: please change b.txt so that it ends with a line of seven.");
+        assert_eq!(made(&cue, &[found(request.clone(), 0.9, 9.0)], 200), None);
+        let answer = said(4, "assistant", "In step 9 of the list, c.txt gets a change.");
+        let both =
+            Found { said: vec![request, answer], center: 1, rank: Rank { share: 0.9, worth: 8.0, ..Rank::default() } };
+        let block = made(&cue, &[both], 200).unwrap();
+        assert!(block.text.contains("c.txt gets") && !block.text.contains("Step 7"), "{}", block.text);
+        assert_eq!(block.of, [4]);
+        assert!(!says_again("I have a walnut table.", "Where did I buy the walnut table?"));
     }
 
     #[test]
@@ -235,7 +276,7 @@ mod tests {
 
     #[test]
     fn an_error_brings_what_it_names() {
-        let cue = Cue { of: Of::Trouble, query: "src/a.rs".into(), of_self: false };
+        let cue = Cue { of: Of::Trouble, query: "src/a.rs".into(), of_self: false, said: String::new() };
         let mut all = [found(said(3, "read", "fn a() {}"), 0.1, 1.0), found(said(4, "read", "a"), 0.9, 9.0)];
         assert_eq!(made(&cue, &all, 200), None);
         all[0].rank.named = 1;

@@ -27,6 +27,8 @@ pub struct Cue {
     pub query: String,
     /// Whether a person asks of themselves.
     pub of_self: bool,
+    /// The words of the person, as they said them; empty where none did.
+    pub said: String,
 }
 
 /// A longer message of a person, in bytes, is asked for by its questions, its beginning and its end alone.
@@ -46,12 +48,13 @@ const READ: usize = 1 << 16;
 /// question. A person's nod ("go on") and a result without trouble point at nothing.
 pub fn cue(body: &[Message]) -> Option<Cue> {
     let (at, last) = body.iter().enumerate().next_back()?;
-    let mut of_self = false;
+    let (mut of_self, mut said) = (false, String::new());
     let (of, query) = match last.role {
         Role::User => match person::said(&last.text) {
             person::Said::Person(words) => {
                 of_self = is_of_self(&words);
-                (Of::Words, asked(&words))
+                said = words.to_string();
+                (Of::Words, asked(&said))
             }
             person::Said::Output => (Of::Trouble, trouble(&last.text, &[])),
             _ => return None,
@@ -64,7 +67,7 @@ pub fn cue(body: &[Message]) -> Option<Cue> {
         }
         _ => return None,
     };
-    (!query.is_empty()).then_some(Cue { of, query, of_self })
+    (!query.is_empty()).then_some(Cue { of, query, of_self, said })
 }
 
 /// The words of a person's message that a search can find something by.
