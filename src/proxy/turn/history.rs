@@ -206,8 +206,10 @@ async fn continued(
     app.store.flush().await;
     let alone = |at: usize| body[at].role != Role::Tool && body[at].calls.is_empty();
     let new: Vec<Digest> = body.iter().map(|m| m.digest).collect();
-    let begin_alike = known.map(|l| app.store.family(&l.conversation, RELATIVES)).transpose()?.unwrap_or_default();
-    let mut relatives = session.map(|name| app.store.of_session(name, RELATIVES)).transpose()?.unwrap_or_default();
+    let begin_alike =
+        known.map(|l| app.store.catalog().family(&l.conversation, RELATIVES)).transpose()?.unwrap_or_default();
+    let mut relatives =
+        session.map(|name| app.store.catalog().of_session(name, RELATIVES)).transpose()?.unwrap_or_default();
     relatives.extend(begin_alike.iter().filter(|id| !relatives.contains(id)).cloned().collect::<Vec<_>>());
     if located.is_none() && chain.len() >= LONG {
         let lately = app.store.conversations(RELATIVES)?.into_iter().map(|row| row.id);
@@ -354,5 +356,5 @@ fn is_taken(app: &App, name: &str, root: &Digest) -> Result<bool, Error> {
         found => found?.is_some_and(|row| row.id == name),
     };
     // The same history may have been recorded since it was looked for, by a request beside this one.
-    Ok((recorded && !app.store.begins_with(name, root)?) || !app.lives.claim(name, root))
+    Ok((recorded && !app.store.catalog().begins_with(name, root)?) || !app.lives.claim(name, root))
 }
