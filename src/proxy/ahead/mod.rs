@@ -22,7 +22,7 @@ use tracing::{debug, info};
 
 use super::state::gauge;
 use super::state::live::{Ahead, Brief, Making};
-use super::state::view::Subject;
+use super::state::view::{Intent, Subject, make_view, planned};
 use super::traffic::Asked;
 use super::turn::attempt;
 use super::turn::brief::{Ask, folded, folded_to, left_out, reach, readable, told};
@@ -38,7 +38,6 @@ use crate::plan::asked::Next;
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Action, Facts, Plan, Strategy, economics};
 use crate::proxy::state::live::Reply;
-use crate::proxy::state::view::make_view;
 use crate::proxy::traffic::begin_errand;
 use crate::proxy::turn::account::Accounted;
 use crate::proxy::turn::brief::{ask_for_brief, made};
@@ -327,7 +326,7 @@ fn foreseen(app: &App, behind: &Behind, request: &Request, more: Tokens) -> Opti
     let is_due = due.is_some();
     let policy = &due.unwrap_or_default().policy(&prepared.policy.policy);
     let next = Next { used: *used, more, limit: prepared.made.lines.limit, is_due };
-    plan::asked::foreseen(conversation, &facts, policy, next)
+    planned(conversation, &facts, policy, Intent::Ahead(next))
 }
 
 /// The plan that the next request would make, applied to what was forwarded last; and the seconds that its brief took.

@@ -121,13 +121,13 @@ impl Price {
 
 /// What it costs to have this view with the next request.
 pub(in crate::proxy) async fn price_of(app: &App, ground: &Ground, view: &View) -> Price {
-    let old = prompt(ground, &ground.recorded.old);
+    let old = prompt(ground, ground.old());
     let next = prompt(ground, view);
     // The server holds what was sent last; what was changed since then cost nothing yet.
-    let sent = app.lives.with(&ground.recorded.row.id, |live| live.prompt.sent_view.clone());
+    let sent = app.lives.with(&ground.row.id, |live| live.prompt.sent_view.clone());
     let held = match &sent {
-        Some(sent) if *sent != ground.recorded.old => prompt(ground, sent),
-        _ => prompt(ground, &ground.recorded.old),
+        Some(sent) if sent != ground.old() => prompt(ground, sent),
+        _ => prompt(ground, ground.old()),
     };
     let sizes = (sized(app, ground, &old.body).await, sized(app, ground, &next.body).await);
     let (Some(before), Some(after)) = sizes else {
@@ -148,7 +148,7 @@ fn estimated_price(app: &App, ground: &Ground, view: &View, (held, old, next): (
     let planned = |view: &View| i64::from(regions_with(app, ground, view).prompt());
     let tool = |prompt: &Prompt| i64::from(if prompt.tools { tool_of_ours(app, ground) } else { 0 });
     let before = ground.gauge();
-    let more = planned(view) - planned(&ground.recorded.old) + tool(next) - tool(old);
+    let more = planned(view) - planned(ground.old()) + tool(next) - tool(old);
     let after = Tokens::try_from((i64::from(before) + more).max(0)).unwrap_or(Tokens::MAX);
     let shared = same(held, next);
     let messages = after.saturating_sub(ground.fixed());
@@ -164,16 +164,16 @@ fn estimated_price(app: &App, ground: &Ground, view: &View, (held, old, next): (
 
 /// Tokens of the tool that reads back what left the prompt.
 fn tool_of_ours(app: &App, ground: &Ground) -> Tokens {
-    let definition = crate::recall::definition(ground.resolved.digest_model.is_some());
-    app.measure.text(&ground.key, ground.own.as_deref(), &definition)
+    let definition = crate::recall::definition(ground.policy().digest_model.is_some());
+    app.measure.text(&ground.situation.key, ground.situation.own.as_deref(), &definition)
 }
 
 /// What the gauge says of a conversation under another view, at this price.
 pub(in crate::proxy) fn gauge_at(app: &App, ground: &Ground, view: &View, price: &Price) -> Gauge {
     let tools = prompt(ground, view).tools;
-    let asks = ground.resolved.digest_model.is_some();
-    let own = ground.own.as_deref();
-    let marks = Marks::of(&app.measure, (&ground.key, own), &ground.recorded.request, view, (tools, asks));
+    let asks = ground.policy().digest_model.is_some();
+    let own = ground.situation.own.as_deref();
+    let marks = Marks::of(&app.measure, (&ground.situation.key, own), &ground.request, view, (tools, asks));
     let mut kept = marks.kept(&app.measure);
     if !ground.has_head {
         // Nobody has the bytes: they cost what they did.
@@ -192,21 +192,21 @@ pub(in crate::proxy) fn gauge_at(app: &App, ground: &Ground, view: &View, price:
 
 /// The size of a prompt, where it can be counted.
 async fn sized(_app: &App, ground: &Ground, body: &Bytes) -> Option<Tokens> {
-    if let Some(own) = &ground.own {
-        let media = count::media(&ground.recorded.request.conversation);
-        if let Some(exact) = own.total(&ground.upstream, body, media).await {
+    if let Some(own) = &ground.situation.own {
+        let media = count::media(&ground.request.conversation);
+        if let Some(exact) = own.total(&ground.situation.upstream, body, media).await {
             return Some(exact.tokens);
         }
     }
-    if !ground.upstream.can_count() {
+    if !ground.situation.upstream.can_count() {
         return None;
     }
-    ground.upstream.count(body).await.ok()
+    ground.situation.upstream.count(body).await.ok()
 }
 
 /// Tokens that two prompts begin with.
 async fn shared(_app: &App, ground: &Ground, held: &Prompt, next: &Prompt) -> Option<Tokens> {
-    if let Some(own) = &ground.own {
+    if let Some(own) = &ground.situation.own {
         return own.shared(&held.body, &next.body).await;
     }
     if held.tools != next.tools {
@@ -218,16 +218,16 @@ async fn shared(_app: &App, ground: &Ground, held: &Prompt, next: &Prompt) -> Op
         return Some(0);
     }
     let body = openai_chat::write(&request(ground, next.tools), &messages, &[]);
-    ground.upstream.count(&body).await.ok()
+    ground.situation.upstream.count(&body).await.ok()
 }
 
 /// A price as it is told.
 pub(in crate::proxy) fn priced(app: &App, ground: &Ground, price: &Price, when: When, dry_run: bool) -> Value {
-    let speed = measured_speed(app, &ground.recorded.row.id);
-    let lines = Lines::of(&ground.facts, &ground.resolved.policy);
+    let speed = measured_speed(app, &ground.row.id);
+    let lines = Lines::of(&ground.facts, &ground.policy().policy);
     let line = lines.fold_at;
     let mut out = json!({
-        "conversation": ground.recorded.row.id, "dry_run": dry_run, "when": when, "before": price.before,
+        "conversation": ground.row.id, "dry_run": dry_run, "when": when, "before": price.before,
         "after": price.after, "evaluated_again": price.again, "counted": price.counted, "limit": lines.limit,
         "tokens_per_second": speed, "seconds": speed.map(|s| f64::from(price.again) / s), "brief_reads": Value::Null,
     });
@@ -245,7 +245,7 @@ pub(in crate::proxy) fn priced(app: &App, ground: &Ground, price: &Price, when: 
 
 /// The request of a recorded conversation, with the tool that reads back what left its prompt or without it.
 fn request(ground: &Ground, offers: bool) -> Request {
-    let mut request = ground.recorded.request.clone();
+    let mut request = ground.request.clone();
     if let Some(tools) = ground.with_recall.as_ref().filter(|_| offers) {
         request.offer(tools.clone());
     }
@@ -254,7 +254,7 @@ fn request(ground: &Ground, offers: bool) -> Request {
 
 /// The prompt that a view makes.
 fn prompt(ground: &Ground, view: &View) -> Prompt {
-    let out = rewrite::rewrite(&ground.recorded.request.conversation, view, &ground.resolved.policy.template);
+    let out = rewrite::rewrite(&ground.request.conversation, view, &ground.policy().policy.template);
     let tools = ground.with_recall.is_some() && view.lacks() && !view.bare;
     let messages: Vec<Bytes> = out.iter().map(|m| m.bytes.clone()).collect();
     Prompt { body: openai_chat::write(&request(ground, tools), &messages, &[]), out, tools }

@@ -164,8 +164,8 @@ fn needed(app: &App, draft: &Draft<'_>, plan: &Plan, window: Tokens) -> Option<N
         _ => None,
     })?;
     Some(Needed {
-        upstream: Arc::clone(situation.upstream),
-        headers: app.outgoing(situation.from_client),
+        upstream: Arc::clone(&situation.upstream),
+        headers: app.outgoing(&situation.from_client),
         options: ChatOptions { num_ctx: situation.window.set, ..ChatOptions::default() },
         request: Arc::clone(request),
         held: held.clone(),

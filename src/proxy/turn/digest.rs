@@ -124,8 +124,8 @@ pub(in crate::proxy) async fn digests(
             model: model.model.clone(),
             who: who.clone(),
             // A client's key is for its own server alone.
-            headers: match Arc::ptr_eq(&other, draft.situation.upstream) {
-                true => app.outgoing(draft.situation.from_client),
+            headers: match Arc::ptr_eq(&other, &draft.situation.upstream) {
+                true => app.outgoing(&draft.situation.from_client),
                 false => headers::json(),
             },
             id: draft.situation.id().to_owned(),

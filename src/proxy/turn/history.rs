@@ -21,7 +21,7 @@ use crate::proxy::state::sent::client_marks;
 use crate::proxy::state::whose::{Kin, Whose, whose_is};
 use crate::proxy::{App, Error};
 use crate::recall;
-use crate::store::Located;
+use crate::store::{ConversationRow, Located};
 use crate::upstream::{Kind, Upstream};
 use crate::wire::openai_chat::{self, Request};
 
@@ -66,6 +66,24 @@ pub(in crate::proxy) struct History {
 }
 
 impl History {
+    /// That of a conversation of the record, as far as it is known there.
+    pub(in crate::proxy) fn of_record(row: &ConversationRow, chain: Vec<Digest>, stored: View) -> History {
+        History {
+            chain,
+            located: None,
+            repeats_a_beginning: false,
+            id: row.id.clone(),
+            session: row.session.clone(),
+            stored,
+            ahead: None,
+            carried: None,
+            switched: None,
+            client_marks: Vec::new(),
+            inherits: None,
+            respelled: Vec::new(),
+        }
+    }
+
     /// How many messages of it the model was sent before: it may hold them in its cache.
     pub(in crate::proxy) fn forwarded(&self) -> usize {
         self.located.as_ref().filter(|_| self.switched.is_none()).map_or(0, |l| l.depth)

@@ -18,7 +18,7 @@ use super::history::{History, known};
 use super::measured::{Measured, Wishes, measured, uncounted};
 use super::prepared::{Made, Past, Prepared, Rounds, Sending, Told, Wanted};
 use super::rules::Ruled;
-use super::situation::{Situation, situation};
+use super::situation::{Situation, of_request};
 use super::system::Indexed;
 use super::{gauge, retold};
 use crate::conversation::edit::{Edit, Rule, View};
@@ -55,7 +55,7 @@ pub(in crate::proxy) async fn prepare(
     from_client: &HeaderMap,
     attempt: Attempt,
 ) -> Result<Prepared, Error> {
-    let situation = situation(app, upstream, &mut request, from_client, attempt).boxed().await?;
+    let situation = of_request(app, upstream, &mut request, from_client, attempt).boxed().await?;
     let mut head = head(app, &situation, &mut request)?;
     // Only now: the record holds the messages as they came, and the next model may take more.
     head.warnings.extend(retold::tell(&mut request, &situation.window.takes));
@@ -114,7 +114,7 @@ async fn planned(
 /// The request as it is sent, and all that is told and kept of it.
 fn prepared(
     app: &App,
-    situation: Situation<'_>,
+    situation: Situation,
     head: Head,
     wishes: Wishes,
     planned: Planned,
@@ -200,7 +200,7 @@ fn cut(view: &View, body: &[Message]) -> Option<String> {
 }
 
 /// The layers that acted, with those of what was made ahead.
-fn actions(situation: &Situation<'_>, plan: &Plan) -> Vec<&'static str> {
+fn actions(situation: &Situation, plan: &Plan) -> Vec<&'static str> {
     let mut out = layers(plan, situation.policy.policy.strategy);
     out.extend(situation.history.ahead.iter().flat_map(|ahead| &ahead.layers));
     in_order(&mut out);
@@ -209,7 +209,7 @@ fn actions(situation: &Situation<'_>, plan: &Plan) -> Vec<&'static str> {
 
 /// Why the request is sent as it is, in words without message text: the pace, what people asked for, what was made ahead, the
 /// plan, and what was done to its head.
-fn because(situation: &Situation<'_>, head: &Head, wishes: &Wishes, planned: &Planned) -> Vec<String> {
+fn because(situation: &Situation, head: &Head, wishes: &Wishes, planned: &Planned) -> Vec<String> {
     let plan = &planned.drafted.plan;
     let mut out: Vec<String> = situation.pace.reason(plan).into_iter().collect();
     out.extend(wishes.granted.because.iter().cloned());
