@@ -39,13 +39,13 @@ pub(in crate::proxy) fn note_sent(app: &App, upstream: &Upstream, prepared: &Pre
 }
 
 /// Notes what was recalled behind a prompt: the server holds it too, and the next prompt begins with it.
-pub(in crate::proxy) fn note_recalled(app: &App, prepared: &Prepared) {
+pub(in crate::proxy) fn note_recalled(app: &App, prepared: &Prepared, recalled: &[Out]) {
     let item = |out: &Out| Item {
         mark: mark(&out.bytes),
         tokens: tokens::message(&String::from_utf8_lossy(&out.bytes)),
         at: None,
     };
-    let recalled: Vec<Item> = prepared.recall.recalled.iter().map(item).collect();
+    let recalled: Vec<Item> = recalled.iter().map(item).collect();
     app.lives.with(&prepared.id, |live| {
         if let Some(sent) = live.prompt.sent.as_mut().filter(|s| s.client == prepared.history.client_marks) {
             sent.forwarded.extend(recalled);

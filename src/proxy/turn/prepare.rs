@@ -13,10 +13,11 @@ use super::admission::advice;
 use super::attempt::{Attempt, in_order, layers};
 use super::draft::drafted;
 use super::drafts::{Draft, Drafted, Settled};
+use super::guard::too_small;
 use super::head::{Head, head};
 use super::history::{History, known};
 use super::measured::{Measured, Wishes, measured, uncounted};
-use super::prepared::{Made, Past, Prepared, Rounds, Sending, Told, Wanted};
+use super::prepared::{Made, Past, Prepared, Sending, Told, Wanted};
 use super::rules::Ruled;
 use super::situation::{Situation, of_request};
 use super::system::Indexed;
@@ -71,6 +72,10 @@ pub(in crate::proxy) async fn prepare(
     let mut settled = draft.settled();
     let by_index = head.admitted.is_some();
     settled.warnings.extend(advice(&settled.request, by_index, situation.window.tokens, &planned.drafted.plan));
+    settled.warnings.extend(cut(&planned.drafted.view, &settled.request.conversation.body));
+    if attempt == Attempt::First {
+        settled.warnings.extend(too_small(app, &situation, &settled.request, planned.drafted.tokens)?);
+    }
     let mut prepared = prepared(app, situation, head, wishes, planned, settled);
     gauge::settle(&app.measure, &mut prepared, attempt);
     debug!(key = %prepared.key, because = ?prepared.told.because, "prepared");
@@ -126,8 +131,7 @@ fn prepared(
     let Head { tools, admitted, indexed, .. } = head;
     let Wishes { standing, scope, ruled, granted } = wishes;
     let Planned { drafted, before, lines, seconds } = planned;
-    let Settled { request, done, wanted, mut warnings } = settled;
-    warnings.extend(cut(&drafted.view, &request.conversation.body));
+    let Settled { request, done, wanted, warnings } = settled;
     let is_fork = history.inherits.is_some();
     let History { chain, located, repeats_a_beginning, id, session, stored, ahead, switched, .. } = history;
     let History { client_marks, respelled, .. } = history;
@@ -176,7 +180,6 @@ fn prepared(
         head: Head { tools, done, admitted, indexed, warnings: Vec::new() },
         wishes: Wanted { standing, standing_changed, scope, ruled, wanted },
         sending: Sending::default(),
-        recall: Rounds::default(),
         request,
         id,
         key,
@@ -204,6 +207,9 @@ fn actions(situation: &Situation, plan: &Plan) -> Vec<&'static str> {
     let mut out = layers(plan, situation.policy.policy.strategy);
     out.extend(situation.history.ahead.iter().flat_map(|ahead| &ahead.layers));
     in_order(&mut out);
+    if let Attempt::Emergency { .. } = situation.attempt {
+        out.push("emergency");
+    }
     out
 }
 
