@@ -327,7 +327,7 @@ pub(in crate::proxy) fn folded_view(
 /// 404 for an unknown one, 400 for the beginning of an id.
 pub(in crate::proxy) async fn ground(app: &App, id: &str) -> Result<Ground, Error> {
     let row = whole_row(app, id).await?;
-    let head = app.heads.of(id);
+    let head = app.turn.heads.of(id);
     let head_request = head.as_ref().and_then(|head| head.request());
     let has_head = head_request.is_some();
     let with_recall = head.and_then(|head| head.with_recall.clone()).filter(|_| has_head);

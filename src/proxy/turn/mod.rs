@@ -26,8 +26,10 @@ pub(super) mod early;
 mod gauge;
 pub(super) mod guard;
 mod head;
+mod heads;
 pub(super) mod history;
 pub(super) mod measured;
+pub(super) mod memory;
 pub(super) mod opening;
 pub(super) mod place;
 pub(super) mod plainly;
@@ -118,9 +120,9 @@ async fn first(
     early: &Early,
 ) -> Result<(Arc<Upstream>, Prepared), Error> {
     // Taken out while it is read on, so that nobody waits.
-    let before = app.read.lock().take(&body);
+    let before = app.turn.read.lock().take(&body);
     let (mut request, known) = known::parse(&body, before)?;
-    app.read.lock().put(known);
+    app.turn.read.lock().put(known);
     early.read(request.stream);
     take_task(app, &mut request, headers).boxed().await?;
     let upstream = upstream_of(app, &request.model).boxed().await?;

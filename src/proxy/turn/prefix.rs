@@ -17,7 +17,7 @@ use crate::upstream::Upstream;
 /// Notes what is about to be forwarded. Returns what it has in common with the last prompt of its conversation.
 pub(in crate::proxy) fn note_sent(app: &App, upstream: &Upstream, prepared: &Prepared) -> Option<Prefix> {
     let now = sent(app, prepared);
-    app.heads.note(prepared);
+    app.turn.heads.note(prepared);
     app.lives.with(&prepared.id, |live| {
         // Another model's cache holds nothing of it.
         let last = live.prompt.sent.as_ref().filter(|_| prepared.history.switched.is_none());

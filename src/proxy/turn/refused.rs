@@ -197,7 +197,7 @@ async fn send_once(app: &App, upstream: &Upstream, parts: &Parts, prepared: &Pre
 }
 
 fn pool_of(app: &App, upstream: &Upstream, prepared: &Prepared) -> Arc<crate::proxy::pool::Pool> {
-    app.pools.of(upstream.name(), &upstream.canonical(&prepared.request.model))
+    app.turn.pools.of(upstream.name(), &upstream.canonical(&prepared.request.model))
 }
 
 /// Takes room for a prompt and its reply in the pool of its server, and says where it has to wait for it.

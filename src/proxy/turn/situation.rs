@@ -230,12 +230,12 @@ pub(in crate::proxy) fn policy(
 ) -> Arc<Resolved> {
     // What the server says of a model may be another once it is loaded, and nothing while the server does not answer.
     let key = (model.to_owned(), header, window.identity.clone(), task.map(str::to_owned));
-    if let Some(known) = app.policies.lock().get(&key) {
+    if let Some(known) = app.turn.policies.lock().get(&key) {
         return Arc::clone(known);
     }
     let hints = ModelHints { parameters: window.parameters, template: window.template.as_deref() };
     let resolved = Arc::new(app.config.policy_for(model, &hints, key.1.as_deref(), task));
-    let mut all = app.policies.lock();
+    let mut all = app.turn.policies.lock();
     // Names come from clients: they may not fill the memory.
     if all.len() > 512 {
         all.clear();
