@@ -185,7 +185,7 @@ pub(in crate::proxy) async fn shares(
     }
     let as_it_came = |o: &Out| o.at.filter(|at| conversation.body.get(*at).is_some_and(|m| *m.bytes() == o.bytes));
     let places = out[view.system.len()..].iter().map(as_it_came).collect();
-    Some((own.shares(draft.situation.upstream, body).await?, places))
+    Some((own.shares(&draft.situation.upstream, body).await?, places))
 }
 
 /// Tokens of what an edit put in place.

@@ -21,7 +21,7 @@ use crate::wire::openai_chat::Request;
 
 /// What planning goes on with.
 pub(in crate::proxy) struct Draft<'a> {
-    pub(in crate::proxy) situation: &'a Situation<'a>,
+    pub(in crate::proxy) situation: &'a Situation,
     pub(in crate::proxy) request: Arc<Request>,
     /// The same with the tools that the last prompt had, and without its messages.
     pub(in crate::proxy) held: Request,

@@ -68,7 +68,7 @@ pub(in crate::proxy) struct Wishes {
 /// Measures a request as it would be sent: with the rules that it begins with, and with the changes that waited for a break.
 pub(in crate::proxy) async fn measured<'a>(
     app: &App,
-    situation: &'a Situation<'a>,
+    situation: &'a Situation,
     head: &Head,
     request: Request,
 ) -> Measured<'a> {
@@ -93,7 +93,7 @@ pub(in crate::proxy) async fn measured<'a>(
         remind::take_back(&mut draft.old, &draft.request.conversation.body);
     }
     let (mut facts, mut sureness) = counted_facts(app, &mut draft).boxed().await;
-    let scope = scope(app, &draft, situation.from_client);
+    let scope = scope(app, &draft, &situation.from_client);
     let ruled = scope.as_ref().and_then(|scope| put_rules(app, &mut draft, &facts, scope, &mut standing));
     if ruled.is_some() {
         (facts, sureness) = counted_facts(app, &mut draft).boxed().await;
@@ -114,7 +114,7 @@ pub(in crate::proxy) async fn measured<'a>(
 /// to refuse the request.
 pub(in crate::proxy) fn wanted(
     app: &App,
-    situation: &Situation<'_>,
+    situation: &Situation,
     request: &Request,
     warnings: &mut Vec<String>,
 ) -> (Arc<Standing>, Held) {

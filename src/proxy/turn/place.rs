@@ -260,7 +260,7 @@ fn seeds_alike(
     let mut seeds: Vec<Arc<str>> = vec![asked.base.as_str().into()];
     seeds.extend(old.into_iter().map(Arc::from).filter(|seed| *seed != seeds[0]).collect::<Vec<_>>());
     let family = asked.family();
-    for name in app.store.named(&family, ALIKE)? {
+    for name in app.store.catalog().named(&family, ALIKE)? {
         let tag = &name[family.len()..];
         if tag.len() == asked.own() && tag.bytes().all(|b| b.is_ascii_hexdigit()) {
             seeds.push(format!("{}{TAG}{tag}", asked.base).into());
@@ -360,7 +360,7 @@ fn fresh(app: &App, asked: &Asked<'_>, messages: usize, is_real: bool) -> Result
     loop {
         let tag = &unique().hex()[..asked.own()];
         let name = format!("{family}{tag}");
-        if app.store.named(&name, 1)?.is_empty()
+        if app.store.catalog().named(&name, 1)?.is_empty()
             && app.store.pruned_conversation(&name)?.is_none()
             && (!is_real || app.lives.take(&name, &asked.root))
         {
