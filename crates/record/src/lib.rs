@@ -25,6 +25,7 @@ mod recent;
 mod reply;
 mod schema;
 mod search;
+mod secret;
 #[cfg(test)]
 mod tests;
 mod types;
@@ -45,6 +46,7 @@ use windowsill_core::apply::Archive;
 use windowsill_core::conversation::Digest;
 use windowsill_core::conversation::edit::View;
 use windowsill_core::export::{self, Exported, Head};
+use windowsill_core::wire::compacted::Key;
 
 use batch::{check, permits, weigh};
 pub use blocking::blocking;
@@ -52,6 +54,7 @@ use files::Files;
 use presence::Presence;
 use recent::{Found, Recent, Tip, Work};
 use schema::sqlite_error;
+use secret::Secret;
 pub use windowsill_core::apply::Original;
 
 pub use types::{
@@ -96,6 +99,7 @@ struct Inner {
     /// `None` when the record was opened for reading.
     queue: Option<Sender<Job>>,
     writer: Option<JoinHandle<()>>,
+    secret: Secret,
 }
 
 /// Record id of a text: content-addressed, so that the same text is kept once.
@@ -177,8 +181,8 @@ impl Store {
         writing: Option<(Sender<Job>, JoinHandle<()>)>,
     ) -> Store {
         let (queue, writer) = writing.unzip();
-        let space = Arc::new(Semaphore::new(QUEUE_BYTES));
-        Store { inner: Arc::new(Inner { path, files, recent, readers, space, commits, queue, writer }) }
+        let (space, secret) = (Arc::new(Semaphore::new(QUEUE_BYTES)), Secret::default());
+        Store { inner: Arc::new(Inner { path, files, recent, readers, space, commits, queue, writer, secret }) }
     }
 
     /// Writes a batch and returns once it is committed. Waits while the queue is full. If the caller stops waiting
@@ -873,6 +877,14 @@ impl Store {
     /// Changes with every commit, so that whoever follows the trace need not ask again and again.
     pub fn commits(&self) -> watch::Receiver<u64> {
         self.inner.commits.subscribe()
+    }
+
+    /// The secret that marks are made with: see [`windowsill_core::wire::compacted`]. It is a file beside the database.
+    ///
+    /// # Errors
+    /// When it can be neither read nor made.
+    pub fn marks_key(&self) -> Result<Key, Error> {
+        self.inner.secret.read(self.inner.path.parent().unwrap_or_else(|| Path::new(".")))
     }
 
     /// The file that holds an original's text.
