@@ -52,11 +52,10 @@ pub use desk::steer::{forget_wishes, pause, steer};
 pub use desk::timeline::{timeline, timeline_message};
 pub use desk::trace::{TraceQuery, follow_running};
 pub use desk::trace::{events, follow};
-pub use doors::dialect::{
-    anthropic_models, count_chat, count_messages, count_responses, messages, ollama, ollama_asks, responses,
-};
+pub use doors::dialect::{anthropic_models, count_chat, count_messages, messages, ollama, ollama_asks};
 pub use doors::dialect::{json_reply, refusal};
 pub use doors::embeds::{ollama_embeds, pass_below_api};
+pub use doors::responses::{compact_responses, count_responses, responses};
 pub use doors::{chat, pass};
 pub use error::Error;
 pub use state::steer::{Steer, When};

@@ -195,6 +195,7 @@ async fn spoken(app: &Arc<App>, api: Api, found: &Found, parts: &Parts, body: By
         Api::OllamaAsks => proxy::ollama_asks(app, parts, body).await,
         Api::OllamaEmbeds(of) => proxy::ollama_embeds(app, parts, body, of).await,
         Api::CountChat => proxy::count_chat(app, parts, body).await,
+        Api::CompactResponses => proxy::compact_responses(app, parts, body).await,
         Api::CountResponses => proxy::count_responses(app, parts, body).await,
         Api::Alive => Ok(inspect::alive()),
         Api::Models => inspect::models(app, found.first(), parts).await,

@@ -43,6 +43,7 @@ pub(super) enum Api {
     OllamaEmbeds(Embeds),
     CountChat,
     CountResponses,
+    CompactResponses,
     Alive,
     Models,
 }
@@ -57,6 +58,7 @@ pub const ROUTES: &[Route] = &[
     api("POST", "/v1/responses", Api::Responses),
     api("POST", "/responses", Api::Responses),
     api("POST", "/v1/responses/input_tokens", Api::CountResponses),
+    api("POST", "/v1/responses/compact", Api::CompactResponses),
     api("POST", "/api/chat", Api::OllamaChat),
     api("POST", "/api/generate", Api::OllamaGenerate),
     api("GET", "/api/tags", Api::OllamaAsks),

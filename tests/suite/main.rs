@@ -15,6 +15,7 @@ mod bytes;
 mod checkpoint;
 mod cli;
 mod clients;
+mod compacted_responses;
 mod config;
 mod curate;
 mod current;

@@ -11,12 +11,13 @@ use super::rows::{self, edit_json, row_json};
 use crate::config::Severity;
 use crate::conversation::Tokens;
 use crate::conversation::edit::View;
-use crate::plan::rewrite;
+use crate::plan::{Cost, rewrite};
 use crate::proxy::servers::upstream_of;
 use crate::proxy::state::gauge::regions;
 use crate::proxy::turn::attempt::Attempt;
 use crate::proxy::turn::prepare::prepare;
 use crate::proxy::turn::prepared::Prepared;
+use crate::proxy::turn::task::take_task;
 use crate::proxy::{App, Error};
 use crate::store::{ConversationRow, Store};
 use crate::upstream::{KindHint, Upstream, client};
@@ -122,6 +123,37 @@ pub(in crate::proxy) async fn counted(app: &Arc<App>, request: openai_chat::Requ
     let prepared = prepare_without_models(app, &upstream, request).await?;
     // What is forwarded as it is was counted whole.
     Ok(if prepared.told.actions.is_empty() { prepared.made.tokens } else { prepared.made.before.prompt() })
+}
+
+/// Prompt tokens of a request.
+pub(in crate::proxy) struct Weighed {
+    /// Of what would be forwarded now.
+    pub(in crate::proxy) forwarded: Tokens,
+    /// Of the whole history as the client sent it.
+    pub(in crate::proxy) original: Tokens,
+}
+
+/// Weighs a request of this client's. Nothing is sent, and no model is loaded.
+///
+/// # Errors
+/// As the request itself would get.
+pub(in crate::proxy) async fn weighed(
+    app: &Arc<App>,
+    mut request: openai_chat::Request,
+    from_client: &HeaderMap,
+) -> Result<Weighed, Error> {
+    take_task(app, &mut request, from_client).await?;
+    let upstream = upstream_of(app, &request.model).await?;
+    let prepared = prepare(app, &upstream, request, from_client, Attempt::DryRun).await?;
+    let forwarded = prepared.made.tokens;
+    if prepared.told.actions.is_empty() && !prepared.made.view.lacks() {
+        return Ok(Weighed { forwarded, original: forwarded });
+    }
+    let before = &prepared.made.before;
+    let costs = app.measure.costs(&prepared.key, &prepared.request.conversation);
+    let head = before.system.saturating_add(before.tools);
+    let original = costs.iter().map(Cost::total).fold(head, Tokens::saturating_add);
+    Ok(Weighed { forwarded, original: original.max(forwarded) })
 }
 
 /// Counts with a model's own file; no server is there to ask.

@@ -9,8 +9,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
-use futures_util::{FutureExt as _, Stream};
+use futures_util::{FutureExt as _, Stream, StreamExt as _};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, header};
 use http_body::Frame;
@@ -19,13 +20,13 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, Sleep};
 use tracing::debug;
 
-use super::items::{Keeper, hear_messages, hear_responses, keep_unsaid, keeper};
+use super::items::{Keeper, hear_messages, keep_unsaid, keeper};
 use super::shadow::shadowed;
 use super::waiting::{answer, quiet};
 use super::{model_in, pass};
 use crate::plain;
 use crate::proxy::desk::models::models;
-use crate::proxy::desk::report::counted;
+use crate::proxy::desk::report::{counted, weighed};
 use crate::proxy::servers::upstream_of;
 use crate::proxy::state::headers;
 use crate::proxy::turn::LARGEST_BUFFERED;
@@ -35,7 +36,7 @@ use crate::proxy::{App, Error, aside};
 use crate::upstream::Kind;
 use crate::upstream::event::{Event, Says};
 use crate::upstream::unique::{unique, unix_seconds};
-use crate::wire::dialect::said::Said;
+use crate::wire::dialect::said::{Compaction, Said};
 use crate::wire::dialect::{Dialect, Head, Heard, ReplyEncoder, anthropic, ollama};
 use crate::wire::json::{self, Fields};
 use crate::wire::{WireError, openai_chat};
@@ -93,27 +94,6 @@ pub async fn count_messages(app: &Arc<App>, parts: &Parts, body: Bytes) -> Resul
         Err(Error::Unread(why)) => unread(app, parts, body, why).await,
         counted => Ok(json_reply(StatusCode::OK, &json!({ "input_tokens": counted? }))),
     }
-}
-
-/// Answers `POST /v1/responses`.
-///
-/// # Errors
-/// As [`crate::proxy::chat`], and what the dialect has no word for.
-pub async fn responses(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
-    if headers::is_off(&parts.headers, &headers::SWITCH) {
-        return pass(app, parts, body).await;
-    }
-    let heard = hear_responses(app, &parts.headers, &body).await?;
-    if app.config.shadow {
-        return shadowed(app, parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await;
-    }
-    let heard = match heard {
-        Ok(heard) => heard,
-        Err(why) => return unread(app, parts, body, why).await,
-    };
-    // It can be megabytes, and is said in other words now.
-    drop(body);
-    told(app, Dialect::OpenAi, parts, heard).await
 }
 
 /// Answers `POST /api/chat`, and `POST /api/generate` where `generate`.
@@ -184,19 +164,8 @@ pub async fn ollama_asks(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<R
     Ok(json_reply(StatusCode::OK, &value))
 }
 
-/// Answers `POST /v1/responses/input_tokens`: the prompt as the client sent it, less what was taken out of it earlier.
-///
-/// # Errors
-/// As the request itself would get.
-pub async fn count_responses(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
-    if headers::is_off(&parts.headers, &headers::SWITCH) || app.config.shadow {
-        return pass(app, parts, body).await;
-    }
-    let heard = hear_responses(app, &parts.headers, &body).await??;
-    input_tokens(app, heard.chat).await
-}
-
-/// Answers `POST /v1/chat/completions/input_tokens`, which llama-server has: the same for a chat completion.
+/// Answers `POST /v1/chat/completions/input_tokens`, which llama-server has: the tokens that would be forwarded, and those of the
+/// history as the client sent it.
 ///
 /// # Errors
 /// As the request itself would get.
@@ -204,14 +173,19 @@ pub async fn count_chat(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<Re
     if headers::is_off(&parts.headers, &headers::SWITCH) || app.config.shadow {
         return pass(app, parts, body).await;
     }
-    input_tokens(app, body).await
+    input_tokens(app, &parts.headers, body).await
 }
 
-async fn input_tokens(app: &Arc<App>, chat: Bytes) -> Result<Response<Body>, Error> {
-    let (owned, size) = (Arc::clone(app), chat.len());
-    let count = async move { counted(&owned, openai_chat::parse(&chat)?).await };
-    let counted = app.aside.run(size, count.boxed()).await??;
-    let told = json!({"object": "response.input_tokens", "input_tokens": counted});
+pub(super) async fn input_tokens(
+    app: &Arc<App>,
+    from_client: &HeaderMap,
+    chat: Bytes,
+) -> Result<Response<Body>, Error> {
+    let (owned, size, headers) = (Arc::clone(app), chat.len(), from_client.clone());
+    let count = async move { weighed(&owned, openai_chat::parse(&chat)?, &headers).await };
+    let weighed = app.aside.run(size, count.boxed()).await??;
+    let told = json!({"object": "response.input_tokens", "input_tokens": weighed.forwarded,
+        "original_input_tokens": weighed.original});
     Ok(json_reply(StatusCode::OK, &told))
 }
 
@@ -256,17 +230,34 @@ async fn speaks(app: &App, path: &str, body: &Bytes) -> bool {
     }
 }
 
-/// Answers a request that was said in the words of chat completions, in the client's own.
-async fn told(app: &Arc<App>, dialect: Dialect, parts: &Parts, heard: Heard) -> Result<Response<Body>, Error> {
+/// The head of a request that is said in the words of chat completions.
+pub(super) fn asked_in_chat(parts: &Parts, heard: &Heard) -> Parts {
     let mut asked = parts.clone();
     asked.uri = Uri::from_static(CHAT);
-    if let Some(session) = heard.session.and_then(|name| HeaderValue::try_from(name).ok()) {
+    if let Some(session) = heard.session.as_deref().and_then(|name| HeaderValue::try_from(name).ok()) {
         asked.headers.insert(headers::CLIENT_SESSION, session);
     }
     if heard.tells_stop {
         asked.headers.insert(headers::TELLS_STOP, HeaderValue::from_static("on"));
     }
     asked.headers.insert(headers::TRANSLATED, HeaderValue::from_static("on"));
+    asked
+}
+
+/// Answers a request that was said in the words of chat completions, in the client's own.
+async fn told(app: &Arc<App>, dialect: Dialect, parts: &Parts, heard: Heard) -> Result<Response<Body>, Error> {
+    told_after(app, dialect, parts, heard, None).await
+}
+
+/// The same where something was done before, which the reply tells first.
+pub(super) async fn told_after(
+    app: &Arc<App>,
+    dialect: Dialect,
+    parts: &Parts,
+    heard: Heard,
+    before: Option<Compaction>,
+) -> Result<Response<Body>, Error> {
+    let asked = asked_in_chat(parts, &heard);
     let early = Early::default();
     let response = answer(app, &asked, heard.chat, &early).await?;
     let (mut parts, answer) = response.into_parts();
@@ -279,7 +270,8 @@ async fn told(app: &Arc<App>, dialect: Dialect, parts: &Parts, heard: Heard) -> 
     let body = match answer {
         Answer::Body(body) => body,
         Answer::Events(events) => {
-            let begin = encoder.start(&head);
+            let mut begin = encoder.start(&head);
+            begin += &encoder.chunk(&Said { compaction: before, ..Said::default() });
             let kind = HeaderValue::from_static(encoder.stream_type());
             parts.headers.insert(header::CONTENT_TYPE, kind);
             let mut encoded = EncodedStream::new(events, encoder, begin, quiet(app));
@@ -298,7 +290,8 @@ async fn told(app: &Arc<App>, dialect: Dialect, parts: &Parts, heard: Heard) -> 
     let said = aside::once(text.len(), || Said::read(&text));
     let out = if !parts.status.is_success() {
         dialect.error(parts.status.as_u16(), &failure(parts.status, &text), &request_id(&head.id))
-    } else if let Some(said) = said.filter(|said| said.error.is_none()) {
+    } else if let Some(mut said) = said.filter(|said| said.error.is_none()) {
+        said.compaction = before;
         let out = encoder.whole(&head, &said);
         keeper(app, early)(encoder.kept());
         out
@@ -372,14 +365,19 @@ fn named(dialect: Dialect, id: &str, mut response: Response<Body>) -> Response<B
     response
 }
 
-fn head(headers: &HeaderMap) -> Head {
+pub(super) fn head(headers: &HeaderMap) -> Head {
     let number = |name: &str| headers.get(name)?.to_str().ok()?.parse().ok();
     let (prompt_tokens, window) = (number("x-windowsill-prompt-tokens"), number("x-windowsill-window"));
     Head { id: unique(24), created: unix_seconds(), prompt_tokens, window }
 }
 
+/// What is done before a reply, and what comes after it.
+pub(super) type Ahead = BoxFuture<'static, (Said, BoxStream<'static, Event>)>;
+
 /// A stream of chat completion chunks, said in a client's words as it comes.
-struct EncodedStream {
+pub(super) struct EncodedStream {
+    /// What is waited for before the events.
+    ahead: Option<Ahead>,
     events: BoxStream<'static, Event>,
     encoder: Box<dyn ReplyEncoder>,
     /// Said, and not yet sent.
@@ -391,11 +389,22 @@ struct EncodedStream {
     /// When something was sent last.
     spoke: Option<Instant>,
     /// Takes what the client may refer to later.
-    keeper: Option<Keeper>,
+    pub(super) keeper: Option<Keeper>,
     over: bool,
 }
 
 impl EncodedStream {
+    /// A reply to which something is done first.
+    pub(super) fn after(
+        ahead: Ahead,
+        encoder: Box<dyn ReplyEncoder>,
+        begin: String,
+        patience: Duration,
+    ) -> EncodedStream {
+        let events = futures_util::stream::empty().boxed();
+        EncodedStream { ahead: Some(ahead), ..EncodedStream::new(events, encoder, begin, patience) }
+    }
+
     fn new(
         events: BoxStream<'static, Event>,
         encoder: Box<dyn ReplyEncoder>,
@@ -404,8 +413,17 @@ impl EncodedStream {
     ) -> EncodedStream {
         let quiet = Box::pin(tokio::time::sleep(patience));
         let ready = VecDeque::new();
-        let mut encoded =
-            EncodedStream { events, encoder, ready, quiet, patience, spoke: None, keeper: None, over: false };
+        let mut encoded = EncodedStream {
+            ahead: None,
+            events,
+            encoder,
+            ready,
+            quiet,
+            patience,
+            spoke: None,
+            keeper: None,
+            over: false,
+        };
         encoded.say(begin);
         encoded
     }
@@ -467,6 +485,20 @@ impl Stream for EncodedStream {
             }
             if self.over {
                 return Poll::Ready(None);
+            }
+            match self.ahead.as_mut().map(|ahead| ahead.as_mut().poll(cx)) {
+                Some(Poll::Ready((said, events))) => {
+                    (self.ahead, self.events) = (None, events);
+                    let text = self.encoder.chunk(&said);
+                    self.say(text);
+                    continue;
+                }
+                Some(Poll::Pending) if self.quiet.as_mut().poll(cx).is_ready() => {
+                    self.ping();
+                    continue;
+                }
+                Some(Poll::Pending) => return Poll::Pending,
+                None => {}
             }
             match self.events.as_mut().poll_next(cx) {
                 Poll::Pending if self.quiet.as_mut().poll(cx).is_ready() => self.ping(),

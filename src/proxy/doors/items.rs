@@ -18,6 +18,8 @@ use crate::proxy::turn::early::Early;
 use crate::proxy::{App, Error};
 use crate::store::{self, Batch, Gone, Item, Original, Reply};
 use crate::wire::WireError;
+use crate::wire::compacted::opened;
+use crate::wire::dialect::responses::compaction::{self, Wanted};
 use crate::wire::dialect::responses::{self, Items};
 use crate::wire::dialect::{Answered, Before, Heard, Kept, Unsaid, anthropic};
 
@@ -37,18 +39,25 @@ enum Lost {
     TooLarge(usize),
 }
 
-/// Reads a request of the Responses API. Where it refers to earlier replies or items of them, it is read with these once
-/// more.
+/// Reads a request of the Responses API, and what it asks of compaction. Where it refers to earlier replies, items of them, or a
+/// history that was compacted, it is read with these once more.
 pub(in crate::proxy) async fn hear_responses(
     app: &App,
     from_client: &HeaderMap,
     body: &Bytes,
-) -> Result<Result<Heard, WireError>, Error> {
+) -> Result<Result<(Heard, Wanted), WireError>, Error> {
     let read = body.clone();
-    let hear = async move { responses::request(&read, &Items::new()) };
-    let mut heard = match app.aside.reading(body.len(), hear.boxed()).await? {
+    let hear = async move {
+        let wanted = if compaction::may_want(&read) { compaction::wanted(&read)? } else { Wanted::default() };
+        Ok((responses::request(&read, &Items::new())?, wanted))
+    };
+    let (mut heard, wanted) = match app.aside.reading(body.len(), hear.boxed()).await? {
         Ok(heard) => heard,
         Err(e) => return Ok(Err(e)),
+    };
+    let (restored, lost) = match &wanted.newest {
+        Some((mark, text)) if !app.config.shadow => stands_for(app, mark, text, from_client).await?,
+        _ => (None, None),
     };
     let mut before = None;
     if let Some(id) = heard.follows.take() {
@@ -58,22 +67,25 @@ pub(in crate::proxy) async fn hear_responses(
             return Ok(Err(WireError::Field { param: PREVIOUS.into(), message: message.into() }));
         }
         match said_before(app, &id, from_client).await? {
-            Ok(found) => before = Some(found),
+            // What stands before a compaction is gone.
+            Ok(found) => before = Some(found).filter(|_| wanted.newest.is_none()),
             Err(Lost::Unknown) => heard.unsaid.elsewhere.push(PREVIOUS),
             Err(lost) => return Err(lost.of_response(&id, app.config.limits.max_body_bytes)),
         }
     }
     // In shadow, the server says itself what it makes of them.
     let elsewhere = if app.config.shadow { Vec::new() } else { heard.unsaid.elsewhere.clone() };
-    let warnings = pass_over(app, &elsewhere, body).await?;
+    let mut warnings = pass_over(app, &elsewhere, body).await?;
+    warnings.extend(lost);
     let known = items(app, &heard.unsaid.references, from_client).await;
-    if before.is_some() || !known.is_empty() {
-        let size = body.len() + before.as_ref().map_or(0, Before::bytes);
+    if before.is_some() || restored.is_some() || !known.is_empty() {
+        let size = body.len() + before.as_ref().or(restored.as_ref()).map_or(0, Before::bytes);
         let read = body.clone();
         let again = async move {
-            match &before {
-                Some(before) => responses::going_on(&read, &known, before),
-                None => responses::request(&read, &known),
+            match (&before, &restored) {
+                (Some(before), _) => responses::going_on(&read, &known, before),
+                (None, Some(restored)) => responses::resumed(&read, &known, restored),
+                (None, None) => responses::request(&read, &known),
             }
         };
         heard = match app.aside.reading(size, again.boxed()).await? {
@@ -82,7 +94,40 @@ pub(in crate::proxy) async fn hear_responses(
         };
     }
     heard.unsaid.warnings.extend(warnings);
-    Ok(Ok(heard))
+    heard.follows = None;
+    Ok(Ok((heard, wanted)))
+}
+
+/// The messages that a compaction stands for, or what the client is told where its text has to do.
+async fn stands_for(
+    app: &App,
+    mark: &str,
+    text: &str,
+    from_client: &HeaderMap,
+) -> Result<(Option<Before>, Option<String>), Error> {
+    let told = |why: &str| Ok((None, Some(format!("a compaction stands as its summary alone: {why}"))));
+    let Some(origin) = opened(&app.store.marks_key()?, mark, text) else {
+        return told("it was changed, or made with another record");
+    };
+    // Its messages may be queued still.
+    app.store.flush().await;
+    store::blocking(|| {
+        if let Some(gone) = app.store.pruned_conversation(&origin.conversation)? {
+            return told(&format!("its conversation {gone}"));
+        }
+        if !is_of_key(app, &origin.conversation, from_client)? {
+            return told("its conversation is of another key");
+        }
+        let messages = app.store.messages_to(&origin.chain)?;
+        if messages.len() != origin.depth {
+            return told("its conversation is not in the record any more");
+        }
+        let before = Before { messages, ..Before::default() };
+        match before.bytes() as u64 > app.config.limits.max_body_bytes {
+            true => told("the messages before it are more bytes than are let in"),
+            false => Ok((Some(before), None)),
+        }
+    })
 }
 
 /// Reads a request of the Messages API. One that continues a thread is read with what the thread holds.

@@ -5,15 +5,19 @@
 //! out of the tools (Codex offers `web_search` in every request); a `tool_choice` that asks for one is left out, too.
 
 mod calls;
+pub mod compaction;
 mod content;
 mod items;
 mod lines;
+pub mod listed;
 mod output;
 mod reply;
 mod request;
 mod tally;
 mod tools;
 
+#[cfg(test)]
+mod compaction_tests;
 #[cfg(test)]
 mod follow_tests;
 #[cfg(test)]
@@ -42,7 +46,7 @@ pub use items::Items;
 /// # Errors
 /// Names the field that cannot be taken and says what it must be. Nothing in the items of `input` is such an error.
 pub fn request(body: &[u8], known: &Items) -> Result<Heard, WireError> {
-    request::read(body, known, None)
+    request::read(body, known, request::On::default())
 }
 
 /// Reads the same where `previous_response_id` names a reply that is known.
@@ -50,7 +54,15 @@ pub fn request(body: &[u8], known: &Items) -> Result<Heard, WireError> {
 /// # Errors
 /// As [`request()`].
 pub fn going_on(body: &[u8], known: &Items, before: &Before) -> Result<Heard, WireError> {
-    request::read(body, known, Some(before))
+    request::read(body, known, request::On { before: Some(before), restored: None })
+}
+
+/// Reads the same where the newest compaction in `input` stands for messages that are known.
+///
+/// # Errors
+/// As [`request()`].
+pub fn resumed(body: &[u8], known: &Items, restored: &Before) -> Result<Heard, WireError> {
+    request::read(body, known, request::On { before: None, restored: Some(restored) })
 }
 
 /// A field that is there; `null` counts as absent.
