@@ -39,13 +39,22 @@ enum Lost {
     TooLarge(usize),
 }
 
-/// Reads a request of the Responses API, and what it asks of compaction. Where it refers to earlier replies, items of them, or a
+/// A request of the Responses API that was read.
+pub(in crate::proxy) struct Asked {
+    pub(in crate::proxy) heard: Heard,
+    /// What it asks of compaction.
+    pub(in crate::proxy) wanted: Wanted,
+    /// The conversation that it names by an id.
+    pub(in crate::proxy) continues: Option<String>,
+}
+
+/// Reads a request of the Responses API. Where it refers to earlier replies, items of them, or a
 /// history that was compacted, it is read with these once more.
 pub(in crate::proxy) async fn hear_responses(
     app: &App,
     from_client: &HeaderMap,
     body: &Bytes,
-) -> Result<Result<(Heard, Wanted), WireError>, Error> {
+) -> Result<Result<Asked, WireError>, Error> {
     let read = body.clone();
     let hear = async move {
         let wanted = if compaction::may_want(&read) { compaction::wanted(&read)? } else { Wanted::default() };
@@ -59,6 +68,7 @@ pub(in crate::proxy) async fn hear_responses(
         Some((mark, text)) if !app.config.shadow => stands_for(app, mark, text, from_client).await?,
         _ => (None, None),
     };
+    let (mut continues, restored) = restored.unzip();
     let mut before = None;
     if let Some(id) = heard.follows.take() {
         if app.config.shadow {
@@ -68,7 +78,10 @@ pub(in crate::proxy) async fn hear_responses(
         }
         match said_before(app, &id, from_client).await? {
             // What stands before a compaction is gone.
-            Ok(found) => before = Some(found).filter(|_| wanted.newest.is_none()),
+            Ok((conversation, found)) if wanted.newest.is_none() => {
+                (continues, before) = (Some(conversation), Some(found))
+            }
+            Ok(_) => {}
             Err(Lost::Unknown) => heard.unsaid.elsewhere.push(PREVIOUS),
             Err(lost) => return Err(lost.of_response(&id, app.config.limits.max_body_bytes)),
         }
@@ -95,7 +108,7 @@ pub(in crate::proxy) async fn hear_responses(
     }
     heard.unsaid.warnings.extend(warnings);
     heard.follows = None;
-    Ok(Ok((heard, wanted)))
+    Ok(Ok(Asked { heard, wanted, continues }))
 }
 
 /// The messages that a compaction stands for, or what the client is told where its text has to do.
@@ -104,7 +117,7 @@ async fn stands_for(
     mark: &str,
     text: &str,
     from_client: &HeaderMap,
-) -> Result<(Option<Before>, Option<String>), Error> {
+) -> Result<(Option<(String, Before)>, Option<String>), Error> {
     let told = |why: &str| Ok((None, Some(format!("a compaction stands as its summary alone: {why}"))));
     let Some(origin) = opened(&app.store.marks_key()?, mark, text) else {
         return told("it was changed, or made with another record");
@@ -125,7 +138,7 @@ async fn stands_for(
         let before = Before { messages, ..Before::default() };
         match before.bytes() as u64 > app.config.limits.max_body_bytes {
             true => told("the messages before it are more bytes than are let in"),
-            false => Ok((Some(before), None)),
+            false => Ok((Some((origin.conversation, before)), None)),
         }
     })
 }
@@ -141,7 +154,7 @@ pub(in crate::proxy) async fn hear_messages(
     let Some(id) = heard.as_ref().ok().and_then(|heard| heard.follows.clone()).filter(|_| !app.config.shadow) else {
         return Ok(heard);
     };
-    let Ok(before) = said_before(app, &id, from_client).await? else {
+    let Ok((_, before)) = said_before(app, &id, from_client).await? else {
         let message = format!("no thread of this key has a reply `{}`", plain::line(&id));
         return Err(Error::client(404, "thread_not_found", message, "send the whole history under a new thread"));
     };
@@ -149,8 +162,8 @@ pub(in crate::proxy) async fn hear_messages(
     app.aside.reading(size, async move { anthropic::going_on(&read, &before) }.boxed()).await
 }
 
-/// What an earlier reply of this key answers, and what it says.
-async fn said_before(app: &App, id: &str, from_client: &HeaderMap) -> Result<Result<Before, Lost>, Error> {
+/// What an earlier reply of this key answers, and what it says; and the conversation that it stands in.
+async fn said_before(app: &App, id: &str, from_client: &HeaderMap) -> Result<Result<(String, Before), Lost>, Error> {
     // The reply may be queued still.
     app.store.flush().await;
     store::blocking(|| {
@@ -170,7 +183,7 @@ async fn said_before(app: &App, id: &str, from_client: &HeaderMap) -> Result<Res
         if bytes as u64 > app.config.limits.max_body_bytes {
             return Ok(Err(Lost::TooLarge(bytes)));
         }
-        Ok(Ok(before))
+        Ok(Ok((reply.conversation, before)))
     })
 }
 

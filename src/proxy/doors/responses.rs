@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::compaction::{Compacted, compacted, is_due};
 use super::dialect::{Ahead, EncodedStream, asked_in_chat, head, input_tokens, json_reply, told_after, unread};
-use super::items::{hear_responses, keep_unsaid, keeper};
+use super::items::{Asked, hear_responses, keep_unsaid, keeper};
 use super::pass;
 use super::shadow::shadowed;
 use super::waiting::{answer, events, quiet};
@@ -32,16 +32,17 @@ pub async fn responses(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<Res
     if headers::is_off(&parts.headers, &headers::SWITCH) {
         return pass(app, parts, body).await;
     }
-    let heard = hear_responses(app, &parts.headers, &body).await?;
+    let asked = hear_responses(app, &parts.headers, &body).await?;
     if app.config.shadow {
-        return shadowed(app, parts, body, heard.map(|(heard, _)| heard.chat).map_err(Error::from)).await;
+        return shadowed(app, parts, body, asked.map(|asked| asked.heard.chat).map_err(Error::from)).await;
     }
-    let (heard, wanted) = match heard {
-        Ok(heard) => heard,
+    let Asked { heard, wanted, continues } = match asked {
+        Ok(asked) => asked,
         Err(why) => return unread(app, parts, body, why).await,
     };
     // It can be megabytes, and is said in other words now.
     drop(body);
+    let parts = &continuing(parts, continues);
     let asked = asked_in_chat(parts, &heard);
     let due = match wanted.within {
         _ if wanted.now => return compacted_now(app, &asked, heard).await,
@@ -67,9 +68,9 @@ pub async fn compact_responses(app: &Arc<App>, parts: &Parts, body: Bytes) -> Re
     if headers::is_off(&parts.headers, &headers::SWITCH) || app.config.shadow {
         return pass(app, parts, body).await;
     }
-    let (mut heard, _) = hear_responses(app, &parts.headers, &body).await??;
+    let Asked { mut heard, continues, .. } = hear_responses(app, &parts.headers, &body).await??;
     drop(body);
-    let asked = asked_in_chat(parts, &heard);
+    let asked = asked_in_chat(&continuing(parts, continues), &heard);
     let (early, text) = (Early::default(), heard.encoder.compacted());
     let done = compacted(Arc::clone(app), asked.headers, heard.chat.clone(), text, early.clone()).await?;
     let head = head(&http::HeaderMap::new());
@@ -95,9 +96,19 @@ pub async fn count_responses(app: &Arc<App>, parts: &Parts, body: Bytes) -> Resu
     if headers::is_off(&parts.headers, &headers::SWITCH) || app.config.shadow {
         return pass(app, parts, body).await;
     }
-    let (heard, _) = hear_responses(app, &parts.headers, &body).await??;
-    let asked = asked_in_chat(parts, &heard);
+    let Asked { heard, continues, .. } = hear_responses(app, &parts.headers, &body).await??;
+    let asked = asked_in_chat(&continuing(parts, continues), &heard);
     input_tokens(app, &asked.headers, heard.chat).await
+}
+
+/// The head of a request, with the conversation that it names by an id.
+fn continuing(parts: &Parts, conversation: Option<String>) -> Parts {
+    let mut parts = parts.clone();
+    parts.headers.remove(headers::CONTINUES);
+    if let Some(id) = conversation.and_then(|id| HeaderValue::try_from(id).ok()) {
+        parts.headers.insert(headers::CONTINUES, id);
+    }
+    parts
 }
 
 /// Answers a request that ends in a `compaction_trigger`: with the one item, and nothing else.

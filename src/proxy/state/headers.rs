@@ -41,8 +41,12 @@ pub(in crate::proxy) const TELLS_STOP: HeaderName = HeaderName::from_static("x-w
 /// The request was said in other words than its client's.
 pub(in crate::proxy) const TRANSLATED: HeaderName = HeaderName::from_static("x-windowsill-translated");
 
+/// The conversation that the history of a request is out of, where its client named that by an id instead of sending it.
+pub(in crate::proxy) const CONTINUES: HeaderName = HeaderName::from_static("x-windowsill-continues");
+
 /// Request headers that are meant for this proxy and go no further.
-pub(in crate::proxy) const OURS: [HeaderName; 12] = [
+pub(in crate::proxy) const OURS: [HeaderName; 13] = [
+    CONTINUES,
     SESSION,
     SWITCH,
     PROFILE,
