@@ -16,6 +16,7 @@ mod files;
 mod health;
 mod history;
 mod housekeeping;
+mod kept;
 mod large;
 mod passages;
 mod presence;
@@ -59,8 +60,8 @@ pub use windowsill_core::apply::Original;
 
 pub use types::{
     Batch, ConversationRow, ConversationUpdate, Counted, Deleted, Error, Event, EventFilter, EventRow, Gone, Hit, Item,
-    LastReply, Located, Node, NodeRow, Passage, PathRow, Pruned, Recalled, Reply, Retention, Rule, RuleChange, TOOLS,
-    Trouble,
+    KeptChange, KeptRow, LastReply, Located, Node, NodeRow, Passage, PathRow, Pruned, Recalled, Reply, Retention, Rule,
+    RuleChange, TOOLS, Trouble,
 };
 use watcher::Watch;
 pub use watcher::Watcher;
