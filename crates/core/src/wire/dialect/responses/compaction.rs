@@ -16,6 +16,7 @@ use super::super::spelled::{self, Asked, Item, Message, each, given};
 use super::super::{Before, wrong};
 use super::content::plain;
 use super::items::Head;
+use super::request::conversation;
 
 /// What a request asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,9 +27,13 @@ pub struct Wanted {
     pub within: Option<Option<u64>>,
     /// The newest item of ours in `input`: its mark, and the text that it was made for.
     pub newest: Option<(String, String)>,
+    /// The reply is to be made in the background, and stored.
+    pub background: bool,
+    /// The conversation that the request is part of.
+    pub conversation: Option<String>,
 }
 
-/// Reads what a request of the Responses API asks of compaction.
+/// Reads what a request of the Responses API asks for beside a reply.
 ///
 /// # Errors
 /// Where `context_management` is not what the API takes. Nothing in `input` is such an error.
@@ -40,13 +45,17 @@ pub fn wanted(body: &[u8]) -> Result<Wanted, WireError> {
             Stands::Marked { mark, text } => Some((mark, text)),
             Stands::Plain(_) => None,
         });
-        Ok(Wanted { now: found.trigger, within, newest })
+        let is = |key: &str| asked.fields.get(key).and_then(Value::as_bool);
+        let background = is("background") == Some(true) && is("store") != Some(false);
+        let conversation = conversation(&asked.fields).map(str::to_owned);
+        Ok(Wanted { now: found.trigger, within, newest, background, conversation })
     })
 }
 
 /// Whether a body may hold anything of this; most do not, and are not read twice for it.
 pub fn may_want(body: &[u8]) -> bool {
-    body.windows(6).any(|word| word == b"compac") || body.windows(14).any(|word| word == b"context_manage")
+    let names: [&[u8]; 4] = [b"compac", b"context_management", b"background", b"conversation"];
+    names.iter().any(|name| body.windows(name.len()).any(|part| part == *name))
 }
 
 /// `context_management`: the lowest threshold of its entries.

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::compaction::wanted;
 use super::listener::{encoder, finish, head, said, stream, types};
-use super::{Before, Items, request, resumed};
+use super::{Before, Items, On, request, standing_on};
 use crate::conversation::Digest;
 use crate::wire::compacted::{Origin, joined, opened, parted};
 use crate::wire::dialect::Heard;
@@ -39,7 +39,9 @@ fn heard(input: Value, restored: Option<&[Value]>) -> Heard {
         None => request(body.as_bytes(), &Items::new()).unwrap(),
         Some(all) => {
             let messages = all.iter().map(|message| Bytes::from(message.to_string())).collect();
-            resumed(body.as_bytes(), &Items::new(), &Before { messages, ..Before::default() }).unwrap()
+            let before = Before { messages, ..Before::default() };
+            let on = On { restored: Some(&before), ..On::default() };
+            standing_on(body.as_bytes(), &Items::new(), on).unwrap()
         }
     }
 }

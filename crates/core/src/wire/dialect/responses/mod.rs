@@ -13,6 +13,7 @@ pub mod listed;
 mod output;
 mod reply;
 mod request;
+pub mod stored;
 mod tally;
 mod tools;
 
@@ -39,6 +40,7 @@ use super::{Before, Heard, wrong};
 const PLAIN: &str = "windowsill:";
 
 pub use items::Items;
+pub use request::On;
 
 /// Reads the body of `POST /v1/responses`. Items that `input` only refers to are those in `known`; see
 /// [`Unsaid::references`](super::Unsaid::references).
@@ -46,7 +48,7 @@ pub use items::Items;
 /// # Errors
 /// Names the field that cannot be taken and says what it must be. Nothing in the items of `input` is such an error.
 pub fn request(body: &[u8], known: &Items) -> Result<Heard, WireError> {
-    request::read(body, known, request::On::default())
+    request::read(body, known, On::default())
 }
 
 /// Reads the same where `previous_response_id` names a reply that is known.
@@ -54,15 +56,15 @@ pub fn request(body: &[u8], known: &Items) -> Result<Heard, WireError> {
 /// # Errors
 /// As [`request()`].
 pub fn going_on(body: &[u8], known: &Items, before: &Before) -> Result<Heard, WireError> {
-    request::read(body, known, request::On { before: Some(before), restored: None })
+    request::read(body, known, On { before: Some(before), ..On::default() })
 }
 
-/// Reads the same where the newest compaction in `input` stands for messages that are known.
+/// Reads the same with all that it stands on.
 ///
 /// # Errors
 /// As [`request()`].
-pub fn resumed(body: &[u8], known: &Items, restored: &Before) -> Result<Heard, WireError> {
-    request::read(body, known, request::On { before: None, restored: Some(restored) })
+pub fn standing_on(body: &[u8], known: &Items, on: On<'_>) -> Result<Heard, WireError> {
+    request::read(body, known, on)
 }
 
 /// A field that is there; `null` counts as absent.

@@ -31,12 +31,14 @@ const COPIED: [&str; 14] = [
 ];
 
 /// What a request stands on beside its own words.
-#[derive(Default)]
-pub(super) struct On<'a> {
+#[derive(Debug, Clone, Copy, Default)]
+pub struct On<'a> {
     /// What `previous_response_id` leads to.
-    pub(super) before: Option<&'a Before>,
+    pub before: Option<&'a Before>,
     /// What the newest compaction in `input` stands for.
-    pub(super) restored: Option<&'a Before>,
+    pub restored: Option<&'a Before>,
+    /// `input` begins with the items of the `conversation`.
+    pub conversation: bool,
 }
 
 pub(super) fn read(body: &[u8], known: &Items, on: On<'_>) -> Result<Heard, WireError> {
@@ -59,6 +61,7 @@ fn heard(asked: &Asked<'_>, known: &Items, on: &On<'_>, size: usize) -> Result<H
     let tools = Tools::read(fields, &head.tools)?;
     let mut tally = Tally::default();
     tally.elsewhere = elsewhere(fields);
+    tally.elsewhere.retain(|field| !(on.conversation && *field == "conversation"));
     let restored = on.restored;
     let with = With { tools: &tools, known, before, compacted, restored, head: &mut head, tally: &mut tally };
     // Reply objects have lists of items here, too.
@@ -72,7 +75,8 @@ fn heard(asked: &Asked<'_>, known: &Items, on: &On<'_>, size: usize) -> Result<H
     if is(fields, "stream") {
         chat.insert("stream_options".into(), json!({"include_usage": true}));
     }
-    if is(fields, "background") {
+    let stored = fields.get("store") != Some(&Value::Bool(false));
+    if is(fields, "background") && !stored {
         tally.warnings.push("the reply came on this connection, not in the background".into());
     }
     if given(fields, "prompt").is_some() {
@@ -93,9 +97,11 @@ fn heard(asked: &Asked<'_>, known: &Items, on: &On<'_>, size: usize) -> Result<H
     settings(fields, &tally.update, &mut chat);
     logprobs(fields, &mut chat);
     let carried = includes(fields, "reasoning.encrypted_content");
-    let stored = fields.get("store") != Some(&Value::Bool(false));
     let previous = follows.as_deref().filter(|_| before.is_some());
-    let echo = echo(fields, previous, stored);
+    let mut echo = echo(fields, previous, stored);
+    if let Some(id) = conversation(fields).filter(|_| on.conversation) {
+        echo.insert("conversation".into(), json!({"id": id}));
+    }
     let mut encoder = Reply::new(model.unwrap_or_default(), echo, offered.special, carried, (head, stored));
     encoder.telemetry = is(fields, "timings_per_token") || is(fields, "return_progress");
     let session = crate::wire::session::session(fields);
@@ -119,6 +125,12 @@ fn previous(fields: &Map<String, Value>) -> Result<Option<String>, WireError> {
         return Err(wrong("previous_response_id", "cannot be given beside `conversation`"));
     }
     Ok(id.cloned())
+}
+
+/// The id of the conversation that a request is part of.
+pub(super) fn conversation(fields: &Map<String, Value>) -> Option<&str> {
+    let named = given(fields, "conversation")?;
+    named.as_str().or_else(|| named.get("id")?.as_str()).filter(|id| !id.is_empty())
 }
 
 /// What refers to conversations and prompt templates that are stored at OpenAI.
@@ -209,7 +221,7 @@ fn echo(fields: &Map<String, Value>, previous: Option<&str>, stored: bool) -> Ma
     let number = |key: &str, usual: Value| given(fields, key).filter(|n| n.is_number()).cloned().unwrap_or(usual);
     let mut out = Map::new();
     let mut put = |key: &str, value: Value| out.insert(key.to_owned(), value);
-    put("background", false.into());
+    put("background", (stored && is(fields, "background")).into());
     put("instructions", or("instructions", Value::Null));
     put("max_output_tokens", or("max_output_tokens", Value::Null));
     put("max_tool_calls", or("max_tool_calls", Value::Null));
