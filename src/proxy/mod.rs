@@ -52,14 +52,16 @@ pub use desk::steer::{forget_wishes, pause, steer};
 pub use desk::timeline::{timeline, timeline_message};
 pub use desk::trace::{TraceQuery, follow_running};
 pub use desk::trace::{events, follow};
+pub use doors::conversations::{conversation_item, conversation_items, conversation_of, create_conversation};
+pub use doors::dialect::refusal;
 pub use doors::dialect::{anthropic_models, count_chat, count_messages, messages, ollama, ollama_asks};
-pub use doors::dialect::{json_reply, refusal};
 pub use doors::embeds::{ollama_embeds, pass_below_api};
 pub use doors::responses::{compact_responses, count_responses, responses};
+pub use doors::stored::{cancel_response, input_items, response_of};
 pub use doors::{chat, pass};
 pub use error::Error;
 pub use state::steer::{Steer, When};
-pub use turn::relay::{self, Body};
+pub use turn::relay::{self, Body, json_reply};
 
 pub use crate::engine::devices::tell as tell_devices;
 pub use crate::engine::generate::{Setup as EngineSetup, work as generate};
@@ -121,6 +123,8 @@ pub struct App {
     policies: Mutex<Policies>,
     /// Long requests that the next ones go on from.
     read: Mutex<known::Kept>,
+    /// Replies that clients do not wait for.
+    background: doors::background::Backgrounds,
 }
 
 impl App {
@@ -149,6 +153,7 @@ impl App {
             after: ahead::begin,
             policies: Mutex::default(),
             read: Mutex::default(),
+            background: doors::background::Backgrounds::default(),
         }
     }
 

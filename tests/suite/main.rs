@@ -43,6 +43,7 @@ mod memory;
 #[cfg(target_os = "linux")]
 mod nvml;
 mod odd;
+mod openai_state;
 mod openapi;
 #[cfg(feature = "engine")]
 mod own_count;

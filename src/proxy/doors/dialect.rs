@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, Sleep};
 use tracing::debug;
 
-use super::items::{Keeper, hear_messages, keep_unsaid, keeper};
+use super::items::{Joins, Keeper, hear_messages, keep_unsaid, keeper};
 use super::shadow::shadowed;
 use super::waiting::{answer, quiet};
 use super::{model_in, pass};
@@ -31,7 +31,7 @@ use crate::proxy::servers::upstream_of;
 use crate::proxy::state::headers;
 use crate::proxy::turn::LARGEST_BUFFERED;
 use crate::proxy::turn::early::Early;
-use crate::proxy::turn::relay::{Answer, Body, full};
+use crate::proxy::turn::relay::{Answer, Body, full, json_reply};
 use crate::proxy::{App, Error, aside};
 use crate::upstream::Kind;
 use crate::upstream::event::{Event, Says};
@@ -246,16 +246,25 @@ pub(super) fn asked_in_chat(parts: &Parts, heard: &Heard) -> Parts {
 
 /// Answers a request that was said in the words of chat completions, in the client's own.
 async fn told(app: &Arc<App>, dialect: Dialect, parts: &Parts, heard: Heard) -> Result<Response<Body>, Error> {
-    told_after(app, dialect, parts, heard, None).await
+    told_after(app, dialect, parts, heard, First::default()).await
 }
 
-/// The same where something was done before, which the reply tells first.
+/// What was done before a request is answered, and is to be done with its reply.
+#[derive(Default)]
+pub(super) struct First {
+    /// Told before the reply.
+    pub(super) compaction: Option<Compaction>,
+    /// The kept conversation that the reply is added to.
+    pub(super) joins: Option<Joins>,
+}
+
+/// The same where something was done before.
 pub(super) async fn told_after(
     app: &Arc<App>,
     dialect: Dialect,
     parts: &Parts,
     heard: Heard,
-    before: Option<Compaction>,
+    First { compaction: before, joins }: First,
 ) -> Result<Response<Body>, Error> {
     let asked = asked_in_chat(parts, &heard);
     let early = Early::default();
@@ -275,7 +284,7 @@ pub(super) async fn told_after(
             let kind = HeaderValue::from_static(encoder.stream_type());
             parts.headers.insert(header::CONTENT_TYPE, kind);
             let mut encoded = EncodedStream::new(events, encoder, begin, quiet(app));
-            encoded.keeper = Some(keeper(app, early));
+            encoded.keeper = Some(keeper(app, early, joins));
             return Ok(named(dialect, &head.id, Response::from_parts(parts, StreamBody::new(encoded).boxed_unsync())));
         }
     };
@@ -293,7 +302,7 @@ pub(super) async fn told_after(
     } else if let Some(mut said) = said.filter(|said| said.error.is_none()) {
         said.compaction = before;
         let out = encoder.whole(&head, &said);
-        keeper(app, early)(encoder.kept());
+        keeper(app, early, joins)(encoder.kept());
         out
     } else {
         parts.status = StatusCode::BAD_GATEWAY;
@@ -343,14 +352,6 @@ fn for_ollama_alone(names: &[&str]) -> Error {
 pub fn refusal(dialect: Dialect, status: StatusCode, error: &Value) -> Response<Body> {
     let id = unique(24);
     named(dialect, &id, json_reply(status, &dialect.error(status.as_u16(), error, &request_id(&id))))
-}
-
-/// A JSON reply.
-pub fn json_reply(status: StatusCode, value: &Value) -> Response<Body> {
-    let mut response = Response::new(full(value.to_string()));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
 }
 
 fn request_id(id: &str) -> String {
