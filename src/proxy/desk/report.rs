@@ -124,6 +124,20 @@ pub(in crate::proxy) async fn counted(app: &Arc<App>, request: openai_chat::Requ
     Ok(if prepared.told.actions.is_empty() { prepared.made.tokens } else { prepared.made.before.prompt() })
 }
 
+/// Prompt tokens of a request as it would be forwarded, and as the client sent it; `from_client` says what it asks to be done with
+/// its history, and whose it is.
+pub(in crate::proxy) async fn weighed(
+    app: &Arc<App>,
+    request: openai_chat::Request,
+    from_client: &HeaderMap,
+) -> Result<(Tokens, Tokens), Error> {
+    let upstream = upstream_of(app, &request.model).await?;
+    let prepared = prepare(app, &upstream, request, from_client, Attempt::DryRun).await?;
+    let forwarded = prepared.made.tokens;
+    let original = prepared.told.client.map_or(forwarded, |outcome| outcome.original);
+    Ok((forwarded, original))
+}
+
 /// Counts with a model's own file; no server is there to ask.
 fn without_server(app: &App, file: &std::path::Path) -> Result<Arc<Upstream>, Error> {
     app.measure.counters.name(file).map_err(|e| {

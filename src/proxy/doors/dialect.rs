@@ -19,13 +19,14 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, Sleep};
 use tracing::debug;
 
+use super::compacted::{managed, opened_to_count};
 use super::items::{Keeper, hear_messages, hear_responses, keep_unsaid, keeper};
 use super::shadow::shadowed;
 use super::waiting::{answer, quiet};
 use super::{model_in, pass};
 use crate::plain;
 use crate::proxy::desk::models::models;
-use crate::proxy::desk::report::counted;
+use crate::proxy::desk::report::{counted, weighed};
 use crate::proxy::servers::upstream_of;
 use crate::proxy::state::headers;
 use crate::proxy::turn::LARGEST_BUFFERED;
@@ -36,7 +37,7 @@ use crate::upstream::Kind;
 use crate::upstream::event::{Event, Says};
 use crate::upstream::unique::{unique, unix_seconds};
 use crate::wire::dialect::said::Said;
-use crate::wire::dialect::{Dialect, Head, Heard, ReplyEncoder, anthropic, ollama};
+use crate::wire::dialect::{Dialect, Head, Heard, Managed, ReplyEncoder, anthropic, ollama};
 use crate::wire::json::{self, Fields};
 use crate::wire::{WireError, openai_chat};
 
@@ -75,7 +76,8 @@ pub async fn anthropic_models(app: &App, id: Option<&str>) -> Result<Value, Erro
     Ok(anthropic::models(models(app, id).await?))
 }
 
-/// Answers `POST /v1/messages/count_tokens`: the prompt as the client sent it, less what was taken out of it earlier.
+/// Answers `POST /v1/messages/count_tokens`: the prompt as it would be forwarded, and as the client sent it. Nothing is loaded
+/// for it.
 ///
 /// # Errors
 /// As the request itself would get.
@@ -84,14 +86,21 @@ pub async fn count_messages(app: &Arc<App>, parts: &Parts, body: Bytes) -> Resul
     if headers::is_off(&parts.headers, &headers::SWITCH) || app.config.shadow {
         return pass(app, parts, body).await;
     }
-    let (owned, read) = (Arc::clone(app), body.clone());
+    let (owned, read, mut from_client) = (Arc::clone(app), body.clone(), parts.headers.clone());
     let count = async move {
-        let request = openai_chat::parse(&anthropic::counted(&read)?)?;
-        counted(&owned, request).await
+        let (chat, unsaid) = opened_to_count(&owned, &from_client, &read).await?;
+        // Who asks for nothing is told what the history had, too.
+        headers::ask(&mut from_client, Some(&unsaid.edits.unwrap_or_default()));
+        weighed(&owned, openai_chat::parse(&chat)?, &from_client).await
     };
     match app.aside.run(size, count.boxed()).await? {
         Err(Error::Unread(why)) => unread(app, parts, body, why).await,
-        counted => Ok(json_reply(StatusCode::OK, &json!({ "input_tokens": counted? }))),
+        Err(e) => Err(e),
+        Ok((forwarded, original)) => {
+            let managed = json!({"original_input_tokens": original});
+            let told = json!({"input_tokens": forwarded, "context_management": managed});
+            Ok(json_reply(StatusCode::OK, &told))
+        }
     }
 }
 
@@ -225,7 +234,7 @@ pub(in crate::proxy) async fn unread(
     why: WireError,
 ) -> Result<Response<Body>, Error> {
     // To leave these out is to answer another question.
-    let asks_for_memory = why.param().is_some_and(|param| MEMORY.contains(&param));
+    let asks_for_memory = why.param().is_some_and(|param| MEMORY.contains(&param) || is_management(param));
     // What is no JSON, no server reads.
     let is_object = Fields::read(&json::mended(&body)).is_ok();
     if asks_for_memory || !is_object || !speaks(app, parts.uri.path(), &body).await {
@@ -243,6 +252,11 @@ pub(in crate::proxy) async fn unread(
             Err(why.into())
         }
     }
+}
+
+/// Whether a field says what is to be done with the history: a local server would pass over it.
+fn is_management(param: &str) -> bool {
+    param.split(['.', '[']).next().is_some_and(|field| matches!(field, "context_management" | "compaction"))
 }
 
 /// Whether the server may have this path itself: Ollama's are its own alone.
@@ -267,7 +281,10 @@ async fn told(app: &Arc<App>, dialect: Dialect, parts: &Parts, heard: Heard) -> 
         asked.headers.insert(headers::TELLS_STOP, HeaderValue::from_static("on"));
     }
     asked.headers.insert(headers::TRANSLATED, HeaderValue::from_static("on"));
+    headers::ask(&mut asked.headers, heard.unsaid.edits.as_ref());
+    let managing = heard.unsaid.edits.is_some();
     let early = Early::default();
+    let managing = managing.then(|| managed(app, early.clone()));
     let response = answer(app, &asked, heard.chat, &early).await?;
     let (mut parts, answer) = response.into_parts();
     headers::warn(&mut parts.headers, heard.encoder.warnings());
@@ -283,6 +300,7 @@ async fn told(app: &Arc<App>, dialect: Dialect, parts: &Parts, heard: Heard) -> 
             let kind = HeaderValue::from_static(encoder.stream_type());
             parts.headers.insert(header::CONTENT_TYPE, kind);
             let mut encoded = EncodedStream::new(events, encoder, begin, quiet(app));
+            encoded.managing = managing.map(|told| Box::new(told) as Managing);
             encoded.keeper = Some(keeper(app, early));
             return Ok(named(dialect, &head.id, Response::from_parts(parts, StreamBody::new(encoded).boxed_unsync())));
         }
@@ -299,6 +317,9 @@ async fn told(app: &Arc<App>, dialect: Dialect, parts: &Parts, heard: Heard) -> 
     let out = if !parts.status.is_success() {
         dialect.error(parts.status.as_u16(), &failure(parts.status, &text), &request_id(&head.id))
     } else if let Some(said) = said.filter(|said| said.error.is_none()) {
+        if let Some(managed) = managing.and_then(|told| told()) {
+            encoder.managed(&managed);
+        }
         let out = encoder.whole(&head, &said);
         keeper(app, early)(encoder.kept());
         out
@@ -378,6 +399,9 @@ fn head(headers: &HeaderMap) -> Head {
     Head { id: unique(24), created: unix_seconds(), prompt_tokens, window }
 }
 
+/// What was done with the history of a request, once that is known.
+type Managing = Box<dyn FnOnce() -> Option<Managed> + Send>;
+
 /// A stream of chat completion chunks, said in a client's words as it comes.
 struct EncodedStream {
     events: BoxStream<'static, Event>,
@@ -390,6 +414,8 @@ struct EncodedStream {
     patience: Duration,
     /// When something was sent last.
     spoke: Option<Instant>,
+    /// Tells what was done with the history, once that is known.
+    managing: Option<Managing>,
     /// Takes what the client may refer to later.
     keeper: Option<Keeper>,
     over: bool,
@@ -404,8 +430,17 @@ impl EncodedStream {
     ) -> EncodedStream {
         let quiet = Box::pin(tokio::time::sleep(patience));
         let ready = VecDeque::new();
-        let mut encoded =
-            EncodedStream { events, encoder, ready, quiet, patience, spoke: None, keeper: None, over: false };
+        let mut encoded = EncodedStream {
+            events,
+            encoder,
+            ready,
+            quiet,
+            patience,
+            spoke: None,
+            managing: None,
+            keeper: None,
+            over: false,
+        };
         encoded.say(begin);
         encoded
     }
@@ -426,6 +461,7 @@ impl EncodedStream {
     fn hear(&mut self, event: Event) {
         match event.says {
             Says::Chunk(value) => {
+                self.manage();
                 if let Some(said) = Said::of(&value) {
                     let text = self.encoder.chunk(&said);
                     self.say(text);
@@ -442,7 +478,15 @@ impl EncodedStream {
         }
     }
 
+    /// Says what was done with the history before anything else.
+    fn manage(&mut self) {
+        if let Some(managed) = self.managing.take().and_then(|told| told()) {
+            self.encoder.managed(&managed);
+        }
+    }
+
     fn end(&mut self) {
+        self.manage();
         self.encoder.at(unix_seconds());
         let text = self.encoder.end();
         if let Some(keep) = self.keeper.take() {

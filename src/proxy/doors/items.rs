@@ -8,6 +8,7 @@ use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderValue};
 use tracing::debug;
 
+use super::compacted::opened;
 use super::model_in;
 use crate::conversation::Digest;
 use crate::plain;
@@ -93,6 +94,7 @@ pub(in crate::proxy) async fn hear_messages(
 ) -> Result<Result<Heard, WireError>, Error> {
     let read = body.clone();
     let heard = app.aside.reading(body.len(), async move { anthropic::request(&read) }.boxed()).await?;
+    let heard = opened(app, from_client, body, heard).await?;
     let Some(id) = heard.as_ref().ok().and_then(|heard| heard.follows.clone()).filter(|_| !app.config.shadow) else {
         return Ok(heard);
     };

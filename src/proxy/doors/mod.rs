@@ -1,6 +1,7 @@
 //! Where requests come in: each dialect's door says what its client asked in the words of chat completions, has [`super::turn`]
 //! answer it, and says the reply in the client's words again. What is off, or cannot be read, passes through.
 
+mod compacted;
 pub(super) mod dialect;
 pub(super) mod embeds;
 mod items;
