@@ -51,19 +51,21 @@ pub(super) fn apply_asked(sheet: &mut Sheet<'_>) -> Option<String> {
         }
         return Some(format!("the client asks: {what}"));
     }
-    if total <= asked.at {
+    // A line above the window means the wall.
+    let line = asked.at.min(sheet.lines.limit);
+    if total <= line {
         return None;
     }
     if sheet.facts.guessed && total <= sheet.lines.limit {
-        sheet.wait("summarize", asked.at, clear::GUESSED);
+        sheet.wait("summarize", line, clear::GUESSED);
         return None;
     }
-    let fold = choose(sheet, 1, sheet.fold_target().min(asked.at / 2));
+    let fold = choose(sheet, 1, sheet.fold_target().min(line / 2));
     let freed = fold.as_ref().map_or(0, |fold| weighed(sheet, fold, total).0);
-    match fold.filter(|_| freed > 0 && freed >= asked.at / LEAST_OF_LINE) {
+    match fold.filter(|_| freed > 0 && freed >= line / LEAST_OF_LINE) {
         Some(fold) => Some(format!("the client asks: {}", commit(sheet, fold))),
         None => {
-            sheet.wait("summarize", asked.at, format!("a fold at the client's line would free {freed} tokens"));
+            sheet.wait("summarize", line, format!("a fold at the client's line would free {freed} tokens"));
             None
         }
     }
