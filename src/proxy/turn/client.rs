@@ -1,5 +1,4 @@
-//! What a client's own API asked to be done with its history, and what was done: Anthropic's `context_management` and
-//! `compaction`. The planner acts ([`crate::plan::client`]); here it is weighed, told, and answered where the brief is all that
+//! What was done of what a client's own API asked for ([`super::wished`]): weighed, told, and answered where the brief is all that
 //! the client wants.
 
 use std::sync::Arc;
@@ -14,43 +13,16 @@ use super::drafts::{Draft, Drafted, exact};
 use super::prepared::Prepared;
 use super::relay::{self, Answer};
 use super::save::mark_record;
-use crate::config::Resolved;
+use super::wished::Outcome;
 use crate::conversation::Tokens;
 use crate::conversation::edit::{Edit, View};
-use crate::conversation::managed::{Edits, Taken};
+use crate::conversation::managed::Taken;
 use crate::plan::{self, Cost, Regions, rewrite};
 use crate::proxy::{App, Error};
 use crate::upstream::event::Event;
 use crate::upstream::unique::{unique, unix_seconds};
 use crate::wire::openai_chat;
 use crate::wire::reply::COMPACTION;
-
-/// What was done with a history.
-#[derive(Debug, Clone, Default)]
-pub(in crate::proxy) struct Outcome {
-    /// Prompt tokens of the history as the client sent it.
-    pub(in crate::proxy) original: Tokens,
-    /// What was taken out of the prompt: the kind, how many uses of tools or turns, and tokens.
-    pub(in crate::proxy) taken: Vec<(Taken, usize, Tokens)>,
-    /// The brief, where the client is to get it with this reply.
-    pub(in crate::proxy) brief: Option<Arc<str>>,
-    /// Tokens that a model read and wrote for it.
-    pub(in crate::proxy) spent: (u64, u64),
-    /// The client wants that and nothing else.
-    pub(in crate::proxy) alone: bool,
-}
-
-/// The settings of a request whose client asks for something.
-pub(in crate::proxy) fn asked(edits: &Edits, policy: Arc<Resolved>) -> Arc<Resolved> {
-    if edits.is_none() {
-        return policy;
-    }
-    let instructions = edits.compact.as_ref().and_then(|compact| compact.instructions.clone());
-    let mut own = Resolved::clone(&policy);
-    own.policy = plan::client::over(edits, &own.policy);
-    own.focus = instructions.or(own.focus);
-    Arc::new(own)
-}
 
 /// Weighs what was done with a history, where the client asks: to the token where prompts can be counted.
 pub(in crate::proxy) async fn outcome(

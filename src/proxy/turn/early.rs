@@ -5,9 +5,9 @@ use std::sync::Arc;
 use http::HeaderMap;
 use parking_lot::Mutex;
 
-use super::client::Outcome;
 use super::prepared::Prepared;
 use super::save::mark_record;
+use super::wished::Outcome;
 use crate::conversation::Digest;
 use crate::proxy::App;
 

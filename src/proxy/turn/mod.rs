@@ -39,6 +39,7 @@ mod streaming;
 pub(super) mod system;
 pub(super) mod task;
 pub(super) mod titles;
+pub(super) mod wished;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 
-use super::client::Outcome;
 use super::head::Head;
 use super::rules::Ruled;
 use super::titles::title;
+use super::wished::Outcome;
 use crate::config::{Gauge, Resolved};
 use crate::conversation::edit::View;
 use crate::conversation::{Digest, Tokens};

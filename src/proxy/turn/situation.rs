@@ -7,9 +7,9 @@ use futures_util::FutureExt as _;
 use http::HeaderMap;
 
 use super::attempt::Attempt;
-use super::client;
 use super::guard::{Note, guard, pace};
 use super::history::{History, history};
+use super::wished::asked as asked_for;
 use crate::config::{ModelHints, Resolved};
 use crate::conversation::managed::Edits;
 use crate::conversation::{Message, Plainness, Tokens, repair};
@@ -105,7 +105,7 @@ pub(in crate::proxy) async fn situation<'a>(
     let policy = policy(app, &request.model, &window, header, request.task.as_deref());
     request.settle(&policy.settings);
     let client = headers::edits(from_client);
-    let policy = client.iter().fold(policy, |policy, edits| client::asked(edits, policy));
+    let policy = client.iter().fold(policy, |policy, edits| asked_for(edits, policy));
     let mut warnings: Vec<String> = policy.warning.iter().cloned().collect();
     let repaired = repair(request, &policy.policy, &mut warnings);
     let mut history = history(app, request, upstream, &policy, from_client, attempt).boxed().await?;

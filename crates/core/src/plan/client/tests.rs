@@ -1,3 +1,5 @@
+//! What a client asks for is done at its own lines, keeps what it wants kept, and is told by kind.
+
 use super::*;
 use crate::conversation::managed::Compact;
 use crate::plan::{Cost, Facts, Plan, plan};

@@ -303,6 +303,8 @@ pub fn models(mut list: Value) -> Value {
         fields.insert("lifecycle".into(), "active".into());
         let window = fields.get("context_window").cloned().unwrap_or_default();
         fields.insert("max_input_tokens".into(), window);
+        let told = capabilities(fields);
+        fields.insert("capabilities".into(), told);
     };
     let Some(data) = list.get_mut("data").and_then(Value::as_array_mut) else {
         entry(&mut list);
@@ -315,6 +317,29 @@ pub fn models(mut list: Value) -> Value {
     list["first_id"] = first;
     list["last_id"] = last;
     list
+}
+
+/// What Anthropic's clients may ask of a model here: what windowsill does for any of them, and of pictures what the server says.
+/// Nothing that is asked of a model which cannot do it is refused.
+fn capabilities(model: &Map<String, Value>) -> Value {
+    let is = |supported: bool| json!({"supported": supported});
+    let named = |list: Option<&Value>, word: &str| {
+        list.and_then(Value::as_array).is_some_and(|all| all.iter().any(|one| one.as_str() == Some(word)))
+    };
+    let own = model.get("capabilities");
+    let modalities = model.get("architecture").and_then(|of| of.get("input_modalities"));
+    let pictures = named(modalities, "image") || ["vision", "multimodal"].iter().any(|word| named(own, word));
+    let (yes, no) = (is(true), is(false));
+    json!({
+        "batch": no, "citations": no, "code_execution": no, "pdf_input": no, "image_input": is(pictures), "structured_outputs": yes,
+        "compaction": {"supported": true, "summarize": yes},
+        "context_management": {
+            "supported": true, "clear_thinking_20251015": yes, "clear_tool_uses_20250919": yes, "compact_20260112": yes,
+        },
+        "effort": {"supported": true, "low": yes, "medium": yes, "high": yes, "xhigh": yes, "max": yes},
+        "server_tools": {"supported": false, "code_execution": no, "web_search": no},
+        "thinking": {"supported": true, "types": {"adaptive": yes, "enabled": yes, "disabled": yes, "between_tools": yes}},
+    })
 }
 
 /// An error in Anthropic's shape, from one in OpenAI's. `request_id` is the id that the reply's header names.
