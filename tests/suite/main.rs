@@ -38,6 +38,7 @@ mod hostile;
 mod house;
 mod inside;
 mod lines;
+mod managed;
 mod mcp;
 mod memory;
 #[cfg(target_os = "linux")]

@@ -47,7 +47,6 @@ use windowsill_core::apply::Archive;
 use windowsill_core::conversation::Digest;
 use windowsill_core::conversation::edit::View;
 use windowsill_core::export::{self, Exported, Head};
-use windowsill_core::wire::compacted::Key;
 
 use batch::{check, permits, weigh};
 pub use blocking::blocking;
@@ -880,11 +879,11 @@ impl Store {
         self.inner.commits.subscribe()
     }
 
-    /// The secret that marks are made with: see [`windowsill_core::wire::compacted`]. It is a file beside the database.
+    /// The secret that marks of compactions are made with. It is a file beside the database.
     ///
     /// # Errors
     /// When it can be neither read nor made.
-    pub fn marks_key(&self) -> Result<Key, Error> {
+    pub fn marks_key(&self) -> Result<[u8; 32], Error> {
         self.inner.secret.read(self.inner.path.parent().unwrap_or_else(|| Path::new(".")))
     }
 

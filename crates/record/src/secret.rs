@@ -7,10 +7,12 @@ use std::process;
 use std::sync::OnceLock;
 
 use rusqlite::Connection;
-use windowsill_core::wire::compacted::Key;
 
 use super::schema::{file_error, private_file, sqlite_error};
 use super::types::Error;
+
+/// Bytes that nobody can guess.
+pub(super) type Key = [u8; 32];
 
 /// The file, beside the database. Where it is removed, a new one is made, and marks made before are no longer known.
 const NAME: &str = "marks.key";

@@ -11,7 +11,7 @@ use super::rows::{self, edit_json, row_json};
 use crate::config::Severity;
 use crate::conversation::Tokens;
 use crate::conversation::edit::View;
-use crate::plan::{Cost, rewrite};
+use crate::plan::rewrite;
 use crate::proxy::servers::upstream_of;
 use crate::proxy::state::gauge::regions;
 use crate::proxy::turn::attempt::Attempt;
@@ -117,43 +117,19 @@ pub async fn dry_run(app: &Arc<App>, body: Bytes, model: Option<&str>) -> Result
     }))
 }
 
-/// Prompt tokens of a request: the history as the client sent it, less what was taken out of it earlier.
-pub(in crate::proxy) async fn counted(app: &Arc<App>, request: openai_chat::Request) -> Result<Tokens, Error> {
-    let upstream = upstream_of(app, &request.model).await?;
-    let prepared = prepare_without_models(app, &upstream, request).await?;
-    // What is forwarded as it is was counted whole.
-    Ok(if prepared.told.actions.is_empty() { prepared.made.tokens } else { prepared.made.before.prompt() })
-}
-
-/// Prompt tokens of a request.
-pub(in crate::proxy) struct Weighed {
-    /// Of what would be forwarded now.
-    pub(in crate::proxy) forwarded: Tokens,
-    /// Of the whole history as the client sent it.
-    pub(in crate::proxy) original: Tokens,
-}
-
-/// Weighs a request of this client's. Nothing is sent, and no model is loaded.
-///
-/// # Errors
-/// As the request itself would get.
+/// Prompt tokens of a request as it would be forwarded, and as the client sent it; `from_client` says what it asks to be done with
+/// its history, and whose it is.
 pub(in crate::proxy) async fn weighed(
     app: &Arc<App>,
     mut request: openai_chat::Request,
     from_client: &HeaderMap,
-) -> Result<Weighed, Error> {
+) -> Result<(Tokens, Tokens), Error> {
     take_task(app, &mut request, from_client).await?;
     let upstream = upstream_of(app, &request.model).await?;
     let prepared = prepare(app, &upstream, request, from_client, Attempt::DryRun).await?;
     let forwarded = prepared.made.tokens;
-    if prepared.told.actions.is_empty() && !prepared.made.view.lacks() {
-        return Ok(Weighed { forwarded, original: forwarded });
-    }
-    let before = &prepared.made.before;
-    let costs = app.measure.costs(&prepared.key, &prepared.request.conversation);
-    let head = before.system.saturating_add(before.tools);
-    let original = costs.iter().map(Cost::total).fold(head, Tokens::saturating_add);
-    Ok(Weighed { forwarded, original: original.max(forwarded) })
+    let original = prepared.told.client.map_or(forwarded, |outcome| outcome.original);
+    Ok((forwarded, original))
 }
 
 /// Counts with a model's own file; no server is there to ask.

@@ -20,13 +20,15 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, Sleep};
 use tracing::debug;
 
+use super::compacted::{managed, opened_to_count};
 use super::items::{Joins, Keeper, hear_messages, keep_unsaid, keeper};
 use super::shadow::shadowed;
 use super::waiting::{answer, quiet};
 use super::{model_in, pass};
+use crate::conversation::managed::Edits;
 use crate::plain;
 use crate::proxy::desk::models::models;
-use crate::proxy::desk::report::{counted, weighed};
+use crate::proxy::desk::report::weighed;
 use crate::proxy::servers::upstream_of;
 use crate::proxy::state::headers;
 use crate::proxy::turn::LARGEST_BUFFERED;
@@ -37,7 +39,7 @@ use crate::upstream::Kind;
 use crate::upstream::event::{Event, Says};
 use crate::upstream::unique::{unique, unix_seconds};
 use crate::wire::dialect::said::{Compaction, Said};
-use crate::wire::dialect::{Dialect, Head, Heard, ReplyEncoder, anthropic, ollama};
+use crate::wire::dialect::{Dialect, Head, Heard, Managed, ReplyEncoder, anthropic, ollama};
 use crate::wire::json::{self, Fields};
 use crate::wire::{WireError, openai_chat};
 
@@ -76,7 +78,8 @@ pub async fn anthropic_models(app: &App, id: Option<&str>) -> Result<Value, Erro
     Ok(anthropic::models(models(app, id).await?))
 }
 
-/// Answers `POST /v1/messages/count_tokens`: the prompt as the client sent it, less what was taken out of it earlier.
+/// Answers `POST /v1/messages/count_tokens`: the prompt as it would be forwarded, and as the client sent it. Nothing is loaded
+/// for it.
 ///
 /// # Errors
 /// As the request itself would get.
@@ -85,14 +88,21 @@ pub async fn count_messages(app: &Arc<App>, parts: &Parts, body: Bytes) -> Resul
     if headers::is_off(&parts.headers, &headers::SWITCH) || app.config.shadow {
         return pass(app, parts, body).await;
     }
-    let (owned, read) = (Arc::clone(app), body.clone());
+    let (owned, read, mut from_client) = (Arc::clone(app), body.clone(), parts.headers.clone());
     let count = async move {
-        let request = openai_chat::parse(&anthropic::counted(&read)?)?;
-        counted(&owned, request).await
+        let (chat, unsaid) = opened_to_count(&owned, &from_client, &read).await?;
+        // Who asks for nothing is told what the history had, too.
+        headers::ask(&mut from_client, Some(&unsaid.edits.unwrap_or_default()));
+        weighed(&owned, openai_chat::parse(&chat)?, &from_client).await
     };
     match app.aside.run(size, count.boxed()).await? {
         Err(Error::Unread(why)) => unread(app, parts, body, why).await,
-        counted => Ok(json_reply(StatusCode::OK, &json!({ "input_tokens": counted? }))),
+        Err(e) => Err(e),
+        Ok((forwarded, original)) => {
+            let managed = json!({"original_input_tokens": original});
+            let told = json!({"input_tokens": forwarded, "context_management": managed});
+            Ok(json_reply(StatusCode::OK, &told))
+        }
     }
 }
 
@@ -181,11 +191,12 @@ pub(super) async fn input_tokens(
     from_client: &HeaderMap,
     chat: Bytes,
 ) -> Result<Response<Body>, Error> {
-    let (owned, size, headers) = (Arc::clone(app), chat.len(), from_client.clone());
-    let count = async move { weighed(&owned, openai_chat::parse(&chat)?, &headers).await };
-    let weighed = app.aside.run(size, count.boxed()).await??;
-    let told = json!({"object": "response.input_tokens", "input_tokens": weighed.forwarded,
-        "original_input_tokens": weighed.original});
+    let (owned, size, mut asked) = (Arc::clone(app), chat.len(), from_client.clone());
+    // Who asks for nothing is told what the history had, too.
+    headers::ask(&mut asked, Some(&Edits::default()));
+    let count = async move { weighed(&owned, openai_chat::parse(&chat)?, &asked).await };
+    let (forwarded, original) = app.aside.run(size, count.boxed()).await??;
+    let told = json!({"object": "response.input_tokens", "input_tokens": forwarded, "original_input_tokens": original});
     Ok(json_reply(StatusCode::OK, &told))
 }
 
@@ -199,7 +210,7 @@ pub(in crate::proxy) async fn unread(
     why: WireError,
 ) -> Result<Response<Body>, Error> {
     // To leave these out is to answer another question.
-    let asks_for_memory = why.param().is_some_and(|param| MEMORY.contains(&param));
+    let asks_for_memory = why.param().is_some_and(|param| MEMORY.contains(&param) || is_management(param));
     // What is no JSON, no server reads.
     let is_object = Fields::read(&json::mended(&body)).is_ok();
     if asks_for_memory || !is_object || !speaks(app, parts.uri.path(), &body).await {
@@ -217,6 +228,11 @@ pub(in crate::proxy) async fn unread(
             Err(why.into())
         }
     }
+}
+
+/// Whether a field says what is to be done with the history: a local server would pass over it.
+fn is_management(param: &str) -> bool {
+    param.split(['.', '[']).next().is_some_and(|field| matches!(field, "context_management" | "compaction"))
 }
 
 /// Whether the server may have this path itself: Ollama's are its own alone.
@@ -241,6 +257,7 @@ pub(super) fn asked_in_chat(parts: &Parts, heard: &Heard) -> Parts {
         asked.headers.insert(headers::TELLS_STOP, HeaderValue::from_static("on"));
     }
     asked.headers.insert(headers::TRANSLATED, HeaderValue::from_static("on"));
+    headers::ask(&mut asked.headers, heard.unsaid.edits.as_ref());
     asked
 }
 
@@ -267,7 +284,9 @@ pub(super) async fn told_after(
     First { compaction: before, joins }: First,
 ) -> Result<Response<Body>, Error> {
     let asked = asked_in_chat(parts, &heard);
+    let managing = heard.unsaid.edits.is_some();
     let early = Early::default();
+    let managing = managing.then(|| managed(app, early.clone()));
     let response = answer(app, &asked, heard.chat, &early).await?;
     let (mut parts, answer) = response.into_parts();
     headers::warn(&mut parts.headers, heard.encoder.warnings());
@@ -284,6 +303,7 @@ pub(super) async fn told_after(
             let kind = HeaderValue::from_static(encoder.stream_type());
             parts.headers.insert(header::CONTENT_TYPE, kind);
             let mut encoded = EncodedStream::new(events, encoder, begin, quiet(app));
+            encoded.managing = managing.map(|told| Box::new(told) as Managing);
             encoded.keeper = Some(keeper(app, early, joins));
             return Ok(named(dialect, &head.id, Response::from_parts(parts, StreamBody::new(encoded).boxed_unsync())));
         }
@@ -301,6 +321,9 @@ pub(super) async fn told_after(
         dialect.error(parts.status.as_u16(), &failure(parts.status, &text), &request_id(&head.id))
     } else if let Some(mut said) = said.filter(|said| said.error.is_none()) {
         said.compaction = before;
+        if let Some(managed) = managing.and_then(|told| told()) {
+            encoder.managed(&managed);
+        }
         let out = encoder.whole(&head, &said);
         keeper(app, early, joins)(encoder.kept());
         out
@@ -374,6 +397,8 @@ pub(super) fn head(headers: &HeaderMap) -> Head {
 
 /// What is done before a reply, and what comes after it.
 pub(super) type Ahead = BoxFuture<'static, (Said, BoxStream<'static, Event>)>;
+/// What was done with the history of a request, once that is known.
+type Managing = Box<dyn FnOnce() -> Option<Managed> + Send>;
 
 /// A stream of chat completion chunks, said in a client's words as it comes.
 pub(super) struct EncodedStream {
@@ -389,6 +414,8 @@ pub(super) struct EncodedStream {
     patience: Duration,
     /// When something was sent last.
     spoke: Option<Instant>,
+    /// Tells what was done with the history, once that is known.
+    managing: Option<Managing>,
     /// Takes what the client may refer to later.
     pub(super) keeper: Option<Keeper>,
     over: bool,
@@ -422,6 +449,7 @@ impl EncodedStream {
             quiet,
             patience,
             spoke: None,
+            managing: None,
             keeper: None,
             over: false,
         };
@@ -445,6 +473,7 @@ impl EncodedStream {
     fn hear(&mut self, event: Event) {
         match event.says {
             Says::Chunk(value) => {
+                self.manage();
                 if let Some(said) = Said::of(&value) {
                     let text = self.encoder.chunk(&said);
                     self.say(text);
@@ -461,7 +490,15 @@ impl EncodedStream {
         }
     }
 
+    /// Says what was done with the history before anything else.
+    fn manage(&mut self) {
+        if let Some(managed) = self.managing.take().and_then(|told| told()) {
+            self.encoder.managed(&managed);
+        }
+    }
+
     fn end(&mut self) {
+        self.manage();
         self.encoder.at(unix_seconds());
         let text = self.encoder.end();
         if let Some(keep) = self.keeper.take() {

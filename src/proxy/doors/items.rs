@@ -8,6 +8,7 @@ use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderValue};
 use tracing::debug;
 
+use super::compacted::opened;
 use super::conversations::{Missing, entry, kept};
 use super::model_in;
 use super::stored::about;
@@ -21,7 +22,7 @@ use crate::proxy::{App, Error};
 use crate::store::{self, Batch, Gone, Item, KeptChange, Original, Reply};
 use crate::upstream::unique::unique;
 use crate::wire::WireError;
-use crate::wire::compacted::opened;
+use crate::wire::compacted;
 use crate::wire::dialect::responses::compaction::{self, Wanted};
 use crate::wire::dialect::responses::stored::{brought, rewritten};
 use crate::wire::dialect::responses::{self, Items, On};
@@ -168,7 +169,7 @@ async fn stands_for(
     from_client: &HeaderMap,
 ) -> Result<(Option<(String, Before)>, Option<String>), Error> {
     let told = |why: &str| Ok((None, Some(format!("a compaction stands as its summary alone: {why}"))));
-    let Some(origin) = opened(&app.store.marks_key()?, mark, text) else {
+    let Some(origin) = compacted::opened(&app.store.marks_key()?, mark, text) else {
         return told("it was changed, or made with another record");
     };
     // Its messages may be queued still.
@@ -200,6 +201,7 @@ pub(in crate::proxy) async fn hear_messages(
 ) -> Result<Result<Heard, WireError>, Error> {
     let read = body.clone();
     let heard = app.aside.reading(body.len(), async move { anthropic::request(&read) }.boxed()).await?;
+    let heard = opened(app, from_client, body, heard).await?;
     let Some(id) = heard.as_ref().ok().and_then(|heard| heard.follows.clone()).filter(|_| !app.config.shadow) else {
         return Ok(heard);
     };

@@ -2,6 +2,7 @@
 //! answer it, and says the reply in the client's words again. What is off, or cannot be read, passes through.
 
 pub(super) mod background;
+mod compacted;
 mod compaction;
 pub(super) mod conversations;
 pub(super) mod dialect;

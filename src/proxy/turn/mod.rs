@@ -6,6 +6,7 @@ pub(super) mod asking;
 pub(super) mod attempt;
 pub(super) mod brief;
 pub(super) mod class;
+pub(super) mod client;
 pub(super) mod completed;
 pub(super) mod digest;
 pub(super) mod draft;
@@ -38,6 +39,7 @@ mod streaming;
 pub(super) mod system;
 pub(super) mod task;
 pub(super) mod titles;
+pub(super) mod wished;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -98,6 +100,11 @@ pub(in crate::proxy) async fn answered(
     let (upstream, mut prepared) = app.aside.run(size, first.boxed()).await??;
     early.prepared(&prepared, app);
     let overhead = started.elapsed();
+    if client::is_alone(&prepared) {
+        app.metrics.request(&prepared.action(), 200, overhead.as_secs_f64());
+        in_record(app).await;
+        return client::alone(app, &prepared);
+    }
     let mut reply = send(app, &upstream, parts, &mut prepared).boxed().await?;
     reply = retold(app, &upstream, parts, &mut prepared, reply).boxed().await?;
     if let Some(refused) = read_refusal(app, &upstream, &prepared, &mut reply).await {
@@ -108,6 +115,7 @@ pub(in crate::proxy) async fn answered(
             Err(e) if e.is_too_long() => return Err(refused.own_words().unwrap_or(e)),
             harder => harder?,
         };
+        early.prepared(&prepared, app);
         reply = send(app, &upstream, parts, &mut prepared).boxed().await?;
         // Where the words stand in the request, the server's own say more than ours.
         let again = read_refusal(app, &upstream, &prepared, &mut reply).await.filter(|again| !again.echoed);
@@ -156,7 +164,9 @@ async fn first(
     note_task(app, &prepared);
     prepared.sending.flight = Some(app.lives.fly(&prepared.id, using));
     save(app, &upstream, &mut prepared).boxed().await?;
-    prepared.sending.prefix = note_sent(app, &upstream, &prepared);
+    if !client::is_alone(&prepared) {
+        prepared.sending.prefix = note_sent(app, &upstream, &prepared);
+    }
     Ok((upstream, prepared))
 }
 

@@ -248,7 +248,7 @@ pub(super) fn is_elided(sheet: &Sheet<'_>, at: usize, call: usize) -> bool {
 }
 
 /// What a rule may have to take back.
-struct Snapshot {
+pub(super) struct Snapshot {
     total: u32,
     cost: Vec<u32>,
     behind: Vec<u32>,
@@ -258,7 +258,7 @@ struct Snapshot {
 }
 
 impl Snapshot {
-    fn of(sheet: &Sheet<'_>) -> Snapshot {
+    pub(super) fn of(sheet: &Sheet<'_>) -> Snapshot {
         Snapshot {
             total: sheet.total(),
             cost: sheet.cost.clone(),
@@ -269,7 +269,12 @@ impl Snapshot {
         }
     }
 
-    fn restore(self, sheet: &mut Sheet<'_>) {
+    /// Prompt tokens then.
+    pub(super) fn total(&self) -> Tokens {
+        self.total
+    }
+
+    pub(super) fn restore(self, sheet: &mut Sheet<'_>) {
         sheet.cost = self.cost;
         sheet.behind = self.behind;
         sheet.calls = self.calls;
