@@ -17,6 +17,7 @@ use crate::proxy::state::gauge::regions;
 use crate::proxy::turn::attempt::Attempt;
 use crate::proxy::turn::prepare::prepare;
 use crate::proxy::turn::prepared::Prepared;
+use crate::proxy::turn::task::take_task;
 use crate::proxy::{App, Error};
 use crate::store::{ConversationRow, Store};
 use crate::upstream::{KindHint, Upstream, client};
@@ -116,12 +117,19 @@ pub async fn dry_run(app: &Arc<App>, body: Bytes, model: Option<&str>) -> Result
     }))
 }
 
-/// Prompt tokens of a request: the history as the client sent it, less what was taken out of it earlier.
-pub(in crate::proxy) async fn counted(app: &Arc<App>, request: openai_chat::Request) -> Result<Tokens, Error> {
+/// Prompt tokens of a request as it would be forwarded, and as the client sent it; `from_client` says what it asks to be done with
+/// its history, and whose it is.
+pub(in crate::proxy) async fn weighed(
+    app: &Arc<App>,
+    mut request: openai_chat::Request,
+    from_client: &HeaderMap,
+) -> Result<(Tokens, Tokens), Error> {
+    take_task(app, &mut request, from_client).await?;
     let upstream = upstream_of(app, &request.model).await?;
-    let prepared = prepare_without_models(app, &upstream, request).await?;
-    // What is forwarded as it is was counted whole.
-    Ok(if prepared.told.actions.is_empty() { prepared.made.tokens } else { prepared.made.before.prompt() })
+    let prepared = prepare(app, &upstream, request, from_client, Attempt::DryRun).await?;
+    let forwarded = prepared.made.tokens;
+    let original = prepared.told.client.map_or(forwarded, |outcome| outcome.original);
+    Ok((forwarded, original))
 }
 
 /// Counts with a model's own file; no server is there to ask.

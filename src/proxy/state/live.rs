@@ -355,6 +355,8 @@ pub(in crate::proxy) struct LastPrompt {
 pub(in crate::proxy) struct Work {
     /// A brief made ahead.
     pub(in crate::proxy) brief: Option<Brief>,
+    /// Tokens that a model read and wrote for the newest brief, until somebody is told.
+    pub(in crate::proxy) spent: Option<(u64, u64)>,
     /// What a model wrote for a fold whose price was asked.
     pub(in crate::proxy) draft: Option<Unmade>,
     /// A brief in the making.

@@ -18,6 +18,7 @@ pub(super) mod asking;
 pub(super) mod attempt;
 pub(super) mod brief;
 pub(super) mod class;
+pub(super) mod client;
 pub(super) mod completed;
 mod counted_head;
 pub(super) mod digest;
@@ -54,6 +55,7 @@ pub(super) mod system;
 pub(super) mod task;
 pub(super) mod titles;
 mod whole;
+pub(super) mod wished;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -95,7 +97,12 @@ pub(in crate::proxy) async fn answered(
     let (upstream, prepared) = ready(app, body, &parts.headers, early).await?;
     early.prepared(&prepared, app);
     let overhead = started.elapsed();
-    let (prepared, reply) = sent(app, &upstream, parts, prepared).boxed().await?;
+    if client::is_alone(&prepared) {
+        app.metrics.request(&prepared.action(), 200, overhead.as_secs_f64());
+        in_record(app).await;
+        return client::alone(app, &prepared);
+    }
+    let (prepared, reply) = sent(app, &upstream, parts, prepared, early).boxed().await?;
     note(app, &upstream, &prepared, reply.status, overhead);
     answer::relay(app, upstream, parts, prepared, reply, started).boxed().await
 }
@@ -132,7 +139,9 @@ async fn first(
     note_task(app, &prepared);
     prepared.sending.flight = Some(app.lives.fly(&prepared.id, using));
     save(app, &upstream, &mut prepared).boxed().await?;
-    prepared.sending.prefix = note_sent(app, &upstream, &prepared);
+    if !client::is_alone(&prepared) {
+        prepared.sending.prefix = note_sent(app, &upstream, &prepared);
+    }
     Ok((upstream, prepared))
 }
 
@@ -142,11 +151,12 @@ async fn sent(
     upstream: &Arc<Upstream>,
     parts: &Parts,
     mut prepared: Prepared,
+    early: &Early,
 ) -> Result<(Prepared, Reply), Error> {
     let reply = send(app, upstream, parts, &mut prepared).boxed().await?;
     let (prepared, mut reply) = retold(app, upstream, parts, prepared, reply).boxed().await?;
     let (prepared, reply) = match read_refusal(app, upstream, &prepared, &mut reply).await {
-        Some(refused) => harder(app, upstream, parts, prepared, &refused).boxed().await?,
+        Some(refused) => harder(app, upstream, parts, (prepared, early), &refused).boxed().await?,
         None => (prepared, reply),
     };
     or_plainly(app, upstream, parts, prepared, reply).boxed().await
@@ -157,7 +167,7 @@ async fn harder(
     app: &Arc<App>,
     upstream: &Arc<Upstream>,
     parts: &Parts,
-    prepared: Prepared,
+    (prepared, early): (Prepared, &Early),
     refused: &Refused,
 ) -> Result<(Prepared, Reply), Error> {
     let attempt = learned(app, upstream, &prepared, refused)?;
@@ -168,6 +178,7 @@ async fn harder(
         Err(e) if e.is_too_long() => return Err(refused.own_words().unwrap_or(e)),
         harder => harder?,
     };
+    early.prepared(&prepared, app);
     let mut reply = send(app, upstream, parts, &mut prepared).boxed().await?;
     // Where the words stand in the request, the server's own say more than ours.
     let again = read_refusal(app, upstream, &prepared, &mut reply).await.filter(|again| !again.echoed);

@@ -11,6 +11,7 @@ use tracing::debug;
 
 use super::admission::advice;
 use super::attempt::{Attempt, in_order, layers};
+use super::client::{is_whole, outcome};
 use super::draft::drafted;
 use super::drafts::{Draft, Drafted, Settled};
 use super::guard::too_small;
@@ -69,6 +70,7 @@ pub(in crate::proxy) async fn prepare(
         }
         planned => planned?,
     };
+    let done = outcome(app, &draft, &planned.drafted, &planned.before).boxed().await;
     let mut settled = draft.settled();
     let by_index = head.admitted.is_some();
     settled.warnings.extend(advice(&settled.request, by_index, situation.window.tokens, &planned.drafted.plan));
@@ -77,6 +79,9 @@ pub(in crate::proxy) async fn prepare(
         settled.warnings.extend(too_small(app, &situation, &settled.request, planned.drafted.tokens)?);
     }
     let mut prepared = prepared(app, situation, head, wishes, planned, settled);
+    prepared.told.client = done;
+    // A summary of all is for the client to use or not: until its block comes back, the history stays as it was.
+    prepared.made.view_changed &= !is_whole(&prepared);
     gauge::settle(&app.measure, &mut prepared, attempt);
     debug!(key = %prepared.key, because = ?prepared.told.because, "prepared");
     Ok(prepared)
@@ -176,7 +181,7 @@ fn prepared(
             lines,
             seconds,
         },
-        told: Told { actions, because, waits, warnings },
+        told: Told { actions, because, waits, warnings, client: None },
         head: Head { tools, done, admitted, indexed, warnings: Vec::new() },
         wishes: Wanted { standing, standing_changed, scope, ruled, wanted },
         sending: Sending::default(),
