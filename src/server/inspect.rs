@@ -13,7 +13,7 @@ use super::query::Query;
 use super::steering;
 use super::table::Found;
 use crate::proxy::relay::{Body, full};
-use crate::proxy::{self, App, Error, Exported, TraceQuery, json_reply, lines, page, search};
+use crate::proxy::{self, App, Error, Exported, Filter, TraceQuery, json_reply, lines, page, search};
 
 /// The OpenAPI description of every path.
 const DESCRIPTION: &str = include_str!("../../docs/openapi.json");
@@ -74,6 +74,7 @@ pub(super) enum Own {
     Message,
     Pins,
     Search,
+    SearchAll,
     Segments,
     Export,
     Rules,
@@ -113,15 +114,19 @@ pub(super) async fn answer(
         Own::Insight => json_bytes(app.shared.answer(&format!("insight {id}"), || proxy::insight(app, id)).await),
         Own::Messages => {
             let query = query()?;
-            ok(proxy::timeline(app, id, query.number("from")?, query.number("limit")?.unwrap_or(100))?)
+            let (from, limit, filter) = (query.number("from")?, query.number("limit")?.unwrap_or(100), filter(&query)?);
+            ok(match filter.is_empty() {
+                true => proxy::timeline(app, id, from, limit)?,
+                false => proxy::filtered(app, id, from.unwrap_or(0), limit, &filter)?,
+            })
         }
         Own::Message => {
             let unnamed = |_| Error::client(404, "not_found", "messages are named by their index, from 0", "");
             ok(proxy::timeline_message(app, id, found.named(1).parse().map_err(unnamed)?)?)
         }
         Own::Pins => ok(proxy::pins(app, id).await?),
-        Own::Search => {
-            let query = query()?;
+        Own::Search | Own::SearchAll => {
+            let (query, id) = (query()?, matches!(own, Own::Search).then_some(id));
             let limit = query.number::<usize>("limit")?.unwrap_or(20).min(HITS);
             ok(search(app, id, query.get("query").unwrap_or(""), limit)?)
         }
@@ -132,6 +137,17 @@ pub(super) async fn answer(
         Own::EditRule => ok(steering::edit_rule(app, id, body).await?),
         Own::RemoveRule => ok(steering::remove_rule(app, id, body).await?),
     }
+}
+
+/// Which messages of a history are asked for. An empty value asks for nothing in particular.
+fn filter(query: &Query) -> Result<Filter, Error> {
+    let named = |name: &str| query.get(name).filter(|value| !value.is_empty()).map(str::to_owned);
+    let changed = match query.get("changed") {
+        None | Some("false") => false,
+        Some("" | "true") => true,
+        Some(_) => return Err(Error::client(400, "bad_parameter", "`changed` is `true` or `false`", "")),
+    };
+    Ok(Filter { role: named("role"), tool: named("tool"), changed, text: named("text") })
 }
 
 /// A conversation as a file.

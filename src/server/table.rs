@@ -83,6 +83,7 @@ pub const ROUTES: &[Route] = &[
     own("GET", "/windowsill/records/{id}", RECORD, Own::Record),
     own("HEAD", "/windowsill/records/{id}", RECORD, Own::Record),
     own("POST", "/windowsill/records/{id}/ask", &[], Own::Ask),
+    own("GET", "/windowsill/search", &["query", "limit"], Own::SearchAll),
     own("GET", "/windowsill/rules", &[], Own::Rules),
     own("POST", "/windowsill/rules", &[], Own::AddRule),
     own("PUT", "/windowsill/rules/{number}", &[], Own::EditRule),
@@ -91,7 +92,7 @@ pub const ROUTES: &[Route] = &[
     own("GET", "/windowsill/conversations/{id}", &[], Own::Conversation),
     own("GET", "/windowsill/conversations/{id}/view", &[], Own::View),
     own("GET", "/windowsill/conversations/{id}/insight", &[], Own::Insight),
-    own("GET", "/windowsill/conversations/{id}/messages", &["from", "limit"], Own::Messages),
+    own("GET", "/windowsill/conversations/{id}/messages", MESSAGES, Own::Messages),
     own("GET", "/windowsill/conversations/{id}/messages/{index}", &[], Own::Message),
     own("GET", "/windowsill/conversations/{id}/pins", &[], Own::Pins),
     own("GET", "/windowsill/conversations/{id}/search", &["query", "limit"], Own::Search),
@@ -114,6 +115,8 @@ pub const ROUTES: &[Route] = &[
     steering("POST", "/windowsill/conversations/{id}/resume", Steering::Resume),
     steering("POST", "/windowsill/conversations/{id}/build", Steering::Build),
 ];
+
+const MESSAGES: &[&str] = &["from", "limit", "role", "tool", "changed", "text"];
 
 const RECORD: &[&str] = &["conversation", "range", "offset", "limit"];
 

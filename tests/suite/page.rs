@@ -65,6 +65,42 @@ fn a_history_is_told_message_by_message_beside_the_view() {
         assert_eq!(proxy.get(&format!("{base}{path}")).status, status, "{path}");
     }
     assert_eq!(proxy.get(&format!("{base}/messages?from=99")).ok().json()["messages"], json!([]));
+    // By what they are: what a filter takes is what stands in the whole list so.
+    let at = |list: &[Value]| list.iter().map(|m| m["at"].clone()).collect::<Vec<_>>();
+    for (query, fits) in [
+        ("role=user", (|m| m["role"] == "user") as fn(&Value) -> bool),
+        ("role=tool", |m| m["role"] == "tool"),
+        ("changed", |m| m["became"] != "same"),
+        ("changed=true&role=assistant", |m| m["became"] != "same" && m["role"] == "assistant"),
+        ("changed=false&role=&text=", |_| true),
+    ] {
+        let found = proxy.get(&format!("{base}/messages?{query}&from=0")).ok().json();
+        let wanted: Vec<Value> = all.iter().filter(|m| fits(m)).cloned().collect();
+        assert_eq!(at(found["messages"].as_array().unwrap()), at(&wanted), "{query}");
+    }
+    assert_eq!(proxy.get(&format!("{base}/messages?role=nobody")).status, 400);
+    assert_eq!(proxy.get(&format!("{base}/messages?changed=maybe")).status, 400);
+}
+
+/// What was said in any conversation is found over HTTP, with the conversation's title, and read where it was said.
+#[test]
+fn what_was_said_anywhere_is_found() {
+    let fake = Fake::start(Kind::LlamaServer, 8192);
+    let proxy = TestProxy::before(&fake);
+    proxy.chat(&chat().user("Mend the harbor. The vault opens with 4711.")).ok();
+    let other = chat().user("Paint the bridge.").assistant("Which color?").user("The vault of heaven is blue.");
+    let id = proxy.chat(&other).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let found = proxy.get("/windowsill/search?query=vault").ok().json();
+    let hits = found["hits"].as_array().unwrap();
+    let mut titles: Vec<&str> = hits.iter().map(|hit| hit["title"].as_str().unwrap()).collect();
+    titles.sort_unstable();
+    assert_eq!(titles, ["Mend the harbor. The vault opens with 4711.", "Paint the bridge."]);
+    let hit = hits.iter().find(|hit| hit["conversation"] == id).unwrap();
+    assert_eq!(hit["message"], 2);
+    let said = proxy.get(&format!("/windowsill/conversations/{id}/messages/2")).ok().json();
+    assert_eq!(said["text"], "The vault of heaven is blue.");
+    assert_eq!(proxy.get("/windowsill/search?query=%21").status, 400);
+    assert_eq!(proxy.get("/windowsill/search?query=vault&limit=1").ok().json()["hits"].as_array().unwrap().len(), 1);
 }
 
 #[test]

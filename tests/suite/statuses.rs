@@ -87,6 +87,7 @@ fn looks(asker: &mut Asker, ambiguous: &str, pruned: &str) {
         "/view",
         "/insight",
         "/messages",
+        "/messages?changed&role=user",
         "/messages/{index=0}",
         "/pins",
         "/segments",
@@ -136,6 +137,8 @@ fn alone(asker: &mut Asker) {
         asker.get(200, path);
         asker.get(400, &format!("{path}?since=yesterday"));
     }
+    asker.get(200, "/windowsill/search?query=x");
+    asker.get(400, "/windowsill/search?query=");
 }
 
 fn records(asker: &mut Asker, original: &str, pruned: &str) {

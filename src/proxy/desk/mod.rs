@@ -20,6 +20,7 @@ pub(super) mod rewrites;
 pub(super) mod rows;
 pub(super) mod rules;
 pub(super) mod running;
+pub(super) mod search;
 pub(super) mod shared;
 pub(super) mod sight;
 pub(super) mod steer;

@@ -22,6 +22,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("curate.js", SCRIPT, include_str!("curate.js")),
     ("format.js", SCRIPT, include_str!("format.js")),
     ("history.js", SCRIPT, include_str!("history.js")),
+    ("house.js", SCRIPT, include_str!("house.js")),
     ("hooks.js", SCRIPT, include_str!("hooks.js")),
     ("htm.js", SCRIPT, include_str!("htm.js")),
     ("lib.js", SCRIPT, include_str!("lib.js")),
