@@ -69,6 +69,7 @@ pub(super) enum Own {
     Conversations,
     Conversation,
     View,
+    Request,
     Insight,
     Messages,
     Message,
@@ -110,7 +111,14 @@ pub(super) async fn answer(
         Own::Ask => ok(steering::ask(app, id, body).await?),
         Own::Conversations => json_bytes(app.shared.answer("conversations", || proxy::conversations(app, PAGE)).await),
         Own::Conversation => ok(proxy::conversation(app, id)?),
-        Own::View => ok(proxy::view(app, id)?),
+        Own::View => {
+            let query = query()?;
+            ok(proxy::view(app, id, query.number("messages")?, flag(&query, "client")?)?)
+        }
+        Own::Request => {
+            let query = query()?;
+            ok(proxy::request_of(app, id, query.number("messages")?, flag(&query, "replaced")?)?)
+        }
         Own::Insight => json_bytes(app.shared.answer(&format!("insight {id}"), || proxy::insight(app, id)).await),
         Own::Messages => {
             let query = query()?;
@@ -142,12 +150,17 @@ pub(super) async fn answer(
 /// Which messages of a history are asked for. An empty value asks for nothing in particular.
 fn filter(query: &Query) -> Result<Filter, Error> {
     let named = |name: &str| query.get(name).filter(|value| !value.is_empty()).map(str::to_owned);
-    let changed = match query.get("changed") {
-        None | Some("false") => false,
-        Some("" | "true") => true,
-        Some(_) => return Err(Error::client(400, "bad_parameter", "`changed` is `true` or `false`", "")),
-    };
+    let changed = flag(query, "changed")?;
     Ok(Filter { role: named("role"), tool: named("tool"), changed, text: named("text") })
+}
+
+/// A name alone, or with `true` or `false`.
+fn flag(query: &Query, name: &str) -> Result<bool, Error> {
+    match query.get(name) {
+        None | Some("false") => Ok(false),
+        Some("" | "true") => Ok(true),
+        Some(_) => Err(Error::client(400, "bad_parameter", format!("`{name}` is `true` or `false`"), "")),
+    }
 }
 
 /// A conversation as a file.

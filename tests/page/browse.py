@@ -447,6 +447,36 @@ def search(browser, session, shots):
     browser.click("Show all")
 
 
+def requests(browser, session, shots):
+    """Where the time of each request went, and what of it was sent otherwise than it came."""
+    session.send()
+    browser.open(f"{session.url}/#/requests")
+    browser.until("the request, with its client", "return [...document.querySelectorAll('.requests tbody tr')].some((r) => r.textContent.includes('Python-urllib') && r.querySelector('.link .time'))")
+    assert browser.run("return [...document.querySelectorAll('.three .figure')].every((f) => f.textContent.includes('in the last'))"), "the figures are of the last hour"
+    browser.run("[...document.querySelectorAll('.requests tbody tr')].find((r) => r.querySelector(`a[href*='${arguments[0]}']`)).querySelector('.link .time').closest('button').click()", session.id)
+    told = browser.until("the phases", "return document.querySelector('.detail .phases')?.textContent")
+    for part in ("reading the prompt", "tokens new", "from the cache", "writing the answer"):
+        assert part in told, f"no {part!r} in {told!r}"
+    headers = {"Authorization": f"Bearer {KEY}"}
+    events = call("GET", f"{session.url}/windowsill/events?last=50&kind=model_usage&conversation={session.id}", headers=headers)[0]["events"]
+    last = [e["data"] for e in events if e["data"]["role"] == "main"][-1]
+    assert 0.8 * last["milliseconds"] <= sum(last["phases"].values()) <= last["milliseconds"] + 10, f"the phases are not the whole: {last}"
+    accessible(browser, "the requests, one of them open")
+    browser.shots(shots, "requests")
+    browser.click("Received and sent…")
+    browser.until("both sides", "return document.querySelectorAll('#sides .pair').length > 5 && document.querySelectorAll('#sides mark').length > 0")
+    assert browser.run("return [...document.querySelectorAll('#sides mark')].some((m) => m.textContent.includes('windowsill recall'))"), "what was put in place is marked"
+    accessible(browser, "both sides of a request")
+    browser.run("document.querySelector('dialog [name=only]').click()")
+    browser.until("what differs alone", "return document.querySelectorAll('#sides .pair').length > 0 && !document.querySelector('#sides .pair.alike')")
+    browser.shots(shots, "sides")
+    browser.click("As JSON")
+    browser.until("both as JSON", "return document.querySelectorAll('#sides pre').length === 2")
+    browser.click("Close")
+    whole, masked = (call("GET", f"{session.url}/windowsill/conversations/{session.id}/request?{more}", headers=headers)[0] for more in ("replaced=false", "replaced"))
+    assert len(whole["messages"]) == len(masked["messages"]) == last["messages"] and "resolve_lookup_value" in str(whole) and "resolve_lookup_value" not in str(masked)
+
+
 def largest(browser, session, shots):
     """What fills the window stands with what can be done about it, beside what the tools take that were never called."""
     browser.open(f"{session.url}/#/c/{session.id}")
@@ -600,6 +630,7 @@ def everything(browser, session):
     place(browser, session)
     search(browser, session, shots)
     largest(browser, session, shots)
+    requests(browser, session, shots)
     house(browser, url, chat(url, [{"role": "user", "content": "Which plants like shade?"}], max_tokens=1)[1], shots)
     curate(browser, shots)
     hostile(browser, url, chat(url, [{"role": "user", "content": HOSTILE}], max_tokens=1)[1])

@@ -82,6 +82,43 @@ fn a_history_is_told_message_by_message_beside_the_view() {
     assert_eq!(proxy.get(&format!("{base}/messages?changed=maybe")).status, 400);
 }
 
+/// What came and what went out stand beside each other, for the last request and for earlier ones; and an input that gives the same
+/// plan again, without its words where that is wanted.
+#[test]
+fn both_sides_of_a_request_are_told() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let sent = rewritten();
+    let id = proxy.chat(&sent).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let went_out = fake.last().messages();
+    let base = format!("/windowsill/conversations/{id}");
+    let view = proxy.get(&format!("{base}/view?client&messages=7")).ok().json();
+    let client = view["client"].as_array().unwrap();
+    assert_eq!(client.iter().collect::<Vec<_>>(), sent.messages[1..].iter().collect::<Vec<_>>());
+    let forwarded = view["messages"].as_array().unwrap();
+    assert_eq!(forwarded.last().map(text), went_out.last().map(text));
+    let places = view["places"].as_array().unwrap();
+    assert_eq!(places.len(), forwarded.len());
+    for (place, message) in places.iter().zip(forwarded).filter(|(place, _)| place.is_u64()) {
+        assert_eq!(message["role"], client[usize::try_from(place.as_u64().unwrap()).unwrap()]["role"]);
+    }
+    let early = proxy.get(&format!("{base}/view?client&messages=1")).ok().json();
+    assert_eq!((early["client"].as_array().unwrap().len(), early["places"].as_array().unwrap().len()), (1, 1));
+    let whole = proxy.get(&format!("{base}/request")).ok().json();
+    assert_eq!(whole["messages"], view["client"]);
+    let replaced = proxy.get(&format!("{base}/request?replaced")).ok().json();
+    for (message, before) in replaced["messages"].as_array().unwrap().iter().zip(client) {
+        assert_eq!(text(message).chars().count(), text(before).chars().count(), "it is as long as before");
+        assert!(text(message).chars().all(|c| !c.is_alphanumeric() || matches!(c, 'x' | 'X' | '0')), "{message}");
+    }
+    assert_eq!(proxy.get(&format!("{base}/request?replaced=maybe")).status, 400);
+    let told = proxy.get("/windowsill/events?kind=model_usage").ok().json();
+    let data = &told["events"][0]["data"];
+    assert_eq!(data["messages"], 7);
+    let phases: u64 = data["phases"].as_object().unwrap().values().map(|ms| ms.as_u64().unwrap()).sum();
+    assert!(phases <= data["milliseconds"].as_u64().unwrap() + 2, "the phases are parts of the whole: {data}");
+}
+
 /// What was said in any conversation is found over HTTP, with the conversation's title, and read where it was said.
 #[test]
 fn what_was_said_anywhere_is_found() {

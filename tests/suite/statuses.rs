@@ -85,6 +85,8 @@ fn looks(asker: &mut Asker, ambiguous: &str, pruned: &str) {
     for what in [
         "",
         "/view",
+        "/view?client&messages=1",
+        "/request?replaced",
         "/insight",
         "/messages",
         "/messages?changed&role=user",

@@ -22,6 +22,7 @@ pub(super) mod rules;
 pub(super) mod running;
 pub(super) mod search;
 pub(super) mod shared;
+pub(super) mod sides;
 pub(super) mod sight;
 pub(super) mod steer;
 pub(super) mod timeline;

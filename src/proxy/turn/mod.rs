@@ -17,6 +17,7 @@ mod head;
 pub(super) mod history;
 pub(super) mod measured;
 pub(super) mod opening;
+pub(super) mod phases;
 pub(super) mod place;
 pub(super) mod plainly;
 pub(super) mod prefix;
@@ -143,6 +144,7 @@ async fn first(
     headers: &HeaderMap,
     early: &Early,
 ) -> Result<(Arc<Upstream>, Prepared), Error> {
+    let began = Instant::now();
     // Taken out while it is read on, so that nobody waits.
     let before = app.read.lock().take(&body);
     let (mut request, known) = known::parse(&body, before)?;
@@ -151,7 +153,9 @@ async fn first(
     take_task(app, &mut request, headers).boxed().await?;
     let upstream = upstream_of(app, &request.model).boxed().await?;
     let using = using(app, &upstream, &request.model).await;
+    let queued = began.elapsed();
     let mut prepared = prepare(app, &upstream, request, headers, Attempt::First).boxed().await?;
+    prepared.sending.phases.queued = queued;
     too_small(app, &mut prepared)?;
     note_task(app, &prepared);
     prepared.sending.flight = Some(app.lives.fly(&prepared.id, using));
@@ -196,6 +200,7 @@ async fn harder(
     let mut harder = prepare(app, upstream, prepared.request.clone(), headers, attempt).boxed().await?;
     harder.told.actions.push("emergency");
     harder.sending.flight = prepared.sending.flight.take();
+    harder.sending.phases = harder.sending.phases.and(prepared.sending.phases);
     // The client's own bytes are those of the first try.
     harder.history.client_marks = std::mem::take(&mut prepared.history.client_marks);
     save(app, upstream, &mut harder).boxed().await?;

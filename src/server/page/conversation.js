@@ -2,7 +2,7 @@
 
 import { html, useEffect, useMemo, useRef, useState } from "./lib.js";
 import { get, of, listen, text } from "./api.js";
-import { useData, Ago, Button, Card, Copy, Dialog, Scroll, Wrong, open, save } from "./use.js";
+import { useData, Ago, Card, Copy, Scroll, Wrong, open, save } from "./use.js";
 import { count, percent, plural, cut } from "./format.js";
 import { Strip, about } from "./strip.js";
 import { Chart } from "./chart.js";
@@ -10,6 +10,7 @@ import { Fitting, History, Rows, spoken } from "./history.js";
 import { Actions, ListSteps, Pinned, Steps } from "./steer.js";
 import { Filters, Search } from "./search.js";
 import { House } from "./house.js";
+import { Sides } from "./sides.js";
 
 // Characters of one text that are shown at once: a browser lays out no megabytes.
 const SHOWN = 100_000;
@@ -119,22 +120,6 @@ function Panel({ id, at, pins, changed, leave }) {
     <${Steps} id=${id} message=${m} pins=${pins} changed=${async () => { await changed(); await again(); }} />`);
 }
 
-// The prompt as it went out last, whole: as a chat, as JSON, or as a command that sends it again.
-function Sent({ id, model }) {
-  const [view, error] = useData(of(id, "/view"));
-  const [raw, choose] = useState(false);
-  const asked = view && { model, messages: view.messages };
-  const said = (content) => (typeof content === "string" ? content : Array.isArray(content) ? content.map((part) => part.text ?? `(${part.type})`).join("\n") : "");
-  const curl = () => `curl ${location.origin}/v1/chat/completions -H 'content-type: application/json' -H 'x-windowsill: off' -d @- <<'EOF'\n${JSON.stringify(asked)}\nEOF\n`;
-  return html`<${Dialog} name="sent-title" wide><h1 id="sent-title">The prompt as it was sent last</h1>
-    <p class="why">These are the messages that the server got. The system prompt and the tools are not in the record.</p>
-    ${error && html`<${Wrong} error=${error} />`}
-    ${view && html`<div class="sent" tabindex="0" role="region" aria-label="Messages as sent">${raw ? html`<pre>${JSON.stringify(view.messages, null, 2).slice(0, 4 * SHOWN)}</pre>`
-      : view.messages.map((m, n) => html`<div key=${n} class=${`say ${m.role}`}><b>${WHO[m.role] ?? m.role}</b><p>${said(m.content).slice(0, SHOWN)}</p>${(m.tool_calls ?? []).map((c) => html`<p key=${c.id}><code>${c.function?.name} ${c.function?.arguments}</code></p>`)}</div>`)}</div>
-      <div class="buttons"><${Button} onclick=${() => choose(!raw)}>${raw ? "As a chat" : "As JSON"}<//><${Copy} text=${() => JSON.stringify(asked, null, 2)} label="Copy as JSON" /><${Copy} text=${curl} label="Copy as curl" />
-        <${Button} onclick=${(e) => e.target.closest("dialog").close()}>Close<//></div>`}<//>`;
-}
-
 export function Conversation({ id, goto, title }) {
   const [version, changedRows] = useState(0);
   const [error, fail] = useState(null);
@@ -176,7 +161,7 @@ export function Conversation({ id, goto, title }) {
   return html`<div class="conversation">
     ${insightError && !seen && html`<section class="card"><${Wrong} error=${insightError} /></section>`}
     ${!seen && !insightError && html`<p class="soft">adding up …</p>`}
-    ${seen && html`<div class="title"><h1>${seen.title || seen.id}</h1><${Actions} seen=${both} changed=${changed} sent=${() => open(html`<${Sent} id=${seen.id} model=${seen.model} />`)} /></div>
+    ${seen && html`<div class="title"><h1>${seen.title || seen.id}</h1><${Actions} seen=${both} changed=${changed} sent=${() => open(html`<${Sides} id=${seen.id} model=${seen.model} />`)} /></div>
       <p class="sub">${[seen.state.whose?.client, seen.model, plural(seen.messages, "message")].filter(Boolean).join(" · ")} · begun <${Ago} ms=${seen.created_ms} />${seen.requests.length > 0 && html` · last request <${Ago} ms=${seen.last_request_ms ?? seen.updated_ms} />`}
         ${seen.state.task && ` · task ${seen.state.task}`}${seen.parent && html` · branched off <a href=${`#/c/${encodeURIComponent(seen.parent.conversation)}`}>${seen.parent.conversation}</a>`} · <code>${seen.id}</code> <${Copy} text=${seen.id} /> <${House} seen=${seen} changed=${changed} /></p>
       <${Failed} id=${seen.id} /><section class="card gauge"><${Meter} seen=${seen} /><${Strip} seen=${seen} /></section>`}

@@ -31,6 +31,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("preact.js", SCRIPT, include_str!("preact.js")),
     ("requests.js", SCRIPT, include_str!("requests.js")),
     ("search.js", SCRIPT, include_str!("search.js")),
+    ("sides.js", SCRIPT, include_str!("sides.js")),
     ("steer.js", SCRIPT, include_str!("steer.js")),
     ("strip.js", SCRIPT, include_str!("strip.js")),
     ("use.js", SCRIPT, include_str!("use.js")),
