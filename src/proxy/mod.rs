@@ -44,6 +44,7 @@ pub use desk::record::{Asked, Record, Text, hit_json, lines, page};
 pub use desk::report::plan_file;
 pub use desk::report::{conversation, conversations, dry_run, metrics_text, ready, record};
 pub use desk::resume::resume;
+pub use desk::rewrites::sentence_of;
 pub use desk::rows::grouped;
 pub use desk::rules::{add_rule, edit_rule, remove_rule, rules};
 pub use desk::running::{ask as ask_running, ask_original_running, rules_running, running_models, steer_running};

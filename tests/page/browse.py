@@ -318,6 +318,7 @@ def fold(browser, session):
     assert edits != before and folded["to"] > folded["from"] and RULE in folded["brief"], "it was folded, and the pin stands in front"
     assert folded["brief"] == brief, "what was shown is what was put in place"
     close_to("Fold", said, session.send())
+    browser.until("why it was folded, in words for people", "return [...document.querySelectorAll('.card summary')].some((s) => /^Folded \\d+ messages?, as you asked: /.test(s.textContent))")
     browser.click("Edit the brief…")
     fill(browser, "text", "The tuple in resolve_lookup_value is the bug. Next: return the type that came in.")
     said = price(browser)
@@ -462,6 +463,13 @@ def requests(browser, session, shots):
     last = [e["data"] for e in events if e["data"]["role"] == "main"][-1]
     assert 0.8 * last["milliseconds"] <= sum(last["phases"].values()) <= last["milliseconds"] + 10, f"the phases are not the whole: {last}"
     accessible(browser, "the requests, one of them open")
+    # One that is under way stands above the others until it is answered.
+    long = "Count to a hundred. " + " ".join(f"Line {n} of {n * n}." for n in range(180))
+    slow = threading.Thread(target=chat, args=(session.url, [{"role": "user", "content": long}]), kwargs={"max_tokens": 4})
+    slow.start()
+    browser.until("a request under way", "return document.querySelector('tr.running')?.textContent.includes('Count to a hundred.')")
+    slow.join()
+    browser.until("it is answered", "return !document.querySelector('tr.running')")
     browser.shots(shots, "requests")
     browser.click("Received and sent…")
     browser.until("both sides", "return document.querySelectorAll('#sides .pair').length > 5 && document.querySelectorAll('#sides mark').length > 0")

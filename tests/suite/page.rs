@@ -182,11 +182,23 @@ fn insight_adds_up_and_the_terminal_says_the_same() {
     let sizes: Vec<u64> =
         seen["largest"].as_array().unwrap().iter().map(|m| m["view_tokens"].as_u64().unwrap()).collect();
     assert!(!sizes.is_empty() && sizes.len() <= 5 && sizes.is_sorted_by(|a, b| a >= b), "{sizes:?}");
+    assert!(seen["rewrites"][0]["told"].as_str().unwrap().starts_with("Put a preview in the place of"), "{seen}");
+    assert!(
+        seen["tools"]["offered"].as_u64() > Some(0) && seen["tools"]["called"][0]["tokens"].as_u64() > Some(0),
+        "{}",
+        seen["tools"]
+    );
     let out = proxy.cli(&["context", &id]);
     let said = String::from_utf8(out.stdout).unwrap();
-    for part in
-        ["kept for the reply", "Largest messages", "Requests (2 in all)", "1 rewrite freed", "evict", "^", "Spent"]
-    {
+    for part in [
+        "kept for the reply",
+        "Largest messages",
+        "Requests (2 in all)",
+        "1 rewrite freed",
+        "Put a preview in the place of",
+        "^",
+        "Spent",
+    ] {
         assert!(said.contains(part), "no {part:?} in:\n{said}");
     }
     assert!(

@@ -26,8 +26,11 @@ use crate::wire::openai_chat;
 /// When the record cannot be read.
 pub fn conversations(app: &App, limit: usize) -> Result<Value, Error> {
     let rows = app.store.conversations(limit)?;
+    let under_way = app.lives.under_way();
     let judged = |row: &ConversationRow| {
         let mut out = row_json(row);
+        let flown = under_way.get(&row.id).map(|(n, since)| json!({"requests": n, "since_ms": since}));
+        out["under_way"] = json!(flown);
         out["severity"] = json!(rows::severity(row, &app.config.gauge).map(Severity::as_str));
         out
     };

@@ -74,8 +74,8 @@ function Rewrites({ seen }) {
   const list = [...seen.rewrites].reverse().slice(0, 30);
   const missed = [["file", "of a file"], ["query", "by the same query"], ["recall", "by recall"]].filter(([kind]) => seen.state.missed?.[kind]).map(([kind, name]) => `${count(seen.state.missed[kind])} ${name}`);
   return html`<${Card} title="Rewrites" small=${`${count(seen.did.compactions)}, ${count(seen.did.freed_tokens)} tokens freed`}>
-    ${list.length ? html`<ul class="plain">${list.map(({ id, time_ms, data, undone }) => html`<li key=${id}><details><summary>${data.action}: ${count(data.before?.prompt)} → ${about(data)}${count(data.after?.prompt)} tokens${undone && " (undone)"} <span class="soft">· <${Ago} ms=${time_ms} /></span></summary>
-      ${(data.asked_by || data.focus) && html`<p class="why">${data.asked_by && "You asked for it."}${data.focus && html` Its focus: <i>${data.focus}</i>`}</p>`}
+    ${list.length ? html`<ul class="plain">${list.map(({ id, time_ms, data, undone, told }) => html`<li key=${id}><details><summary>${told}${undone && " (undone)"} <span class="soft">· <${Ago} ms=${time_ms} /></span></summary>
+      ${data.focus && html`<p class="why">Its focus: <i>${data.focus}</i></p>`}
       <ul class="plain">${(data.because ?? []).map((why) => html`<li key=${why}>${why}</li>`)}</ul></details></li>`)}</ul>`
     : html`<p class="why">None: the model sees everything as the client has it.</p>`}
     ${missed.length > 0 && html`<p class="why">Needed again after it had left the prompt: ${missed.join(", ")}.</p>`}<//>`;

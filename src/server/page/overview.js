@@ -64,7 +64,7 @@ function Line({ row, failed }) {
     <td class="optional">${row.model}</td><td><${Thin} state=${row.state} /></td>
     <td class="num">${row.severity ? html`<span class=${row.severity}>${percent(pressure)}</span>` : "–"}</td>
     <td class="num optional">${cached}</td><td class="num optional">${count(row.messages)}</td>
-    <td class="num optional">${spend?.rewrites > 0 ? count(spend.rewrites) : "–"}</td><td><${Ago} ms=${row.updated_ms} /></td></tr>`;
+    <td class="num optional">${spend?.rewrites > 0 ? count(spend.rewrites) : "–"}</td><td>${row.under_way ? html`<span class="green">under way, <${Ago} ms=${row.under_way.since_ms} /></span>` : html`<${Ago} ms=${row.updated_ms} />`}</td></tr>`;
 }
 
 const HEAD = [["Title"], ["Model", "optional"], ["Window"], ["Full", "num"], ["From cache", "num optional"], ["Messages", "num optional"], ["Rewrites", "num optional"], ["Last request"]];
@@ -89,7 +89,7 @@ function First({ servers }) {
 export function Overview({ servers, serversError }) {
   // Each request changes what is listed; what is only told of one (a warning, say) does not.
   const busy = () => true;
-  const [answer, error] = useData("/windowsill/conversations", { wants: busy, every: 60 });
+  const [answer, error] = useData("/windowsill/conversations", { wants: busy, every: 10 });
   const [failures] = useData("/windowsill/events?last=200&kind=request_failed", { wants: (event) => event.kind === "request_failed" });
   const failed = new Map((failures?.events ?? []).map((event) => [event.conversation, event]));
   const rows = answer?.conversations ?? [];

@@ -1,7 +1,7 @@
 // The requests that came lately: what each cost and where its time went.
 
 import { html, useMemo, useState, useEffect } from "./lib.js";
-import { useData, useFocusKept, Card, Scroll, Wrong, open } from "./use.js";
+import { useData, useFocusKept, Ago, Card, Scroll, Wrong, open } from "./use.js";
 import { Sides } from "./sides.js";
 import { get, listen } from "./api.js";
 import { count, percent, seconds, clock } from "./format.js";
@@ -81,6 +81,11 @@ function Line({ event, row, opened, toggle }) {
     ${opened && html`<${Detail} key=${`d${event.id}`} event=${event} columns=${COLUMNS} />`}`;
 }
 
+// A request that waits for its reply.
+const Running = ({ row }) => html`<tr class="running"><td class="num">${clock(row.under_way.since_ms)}</td><td><b class="green">under way</b></td><td class="optional">${row.state?.whose?.client ?? ""}</td>
+  <td><a href=${`#/c/${encodeURIComponent(row.id)}`}>${row.title ?? row.id}</a>${row.under_way.requests > 1 && html`<span class="soft"> · ${count(row.under_way.requests)} of them</span>`}</td>
+  <td class="optional">${row.model ?? ""}</td><td class="num"><span class="soft">about ${count(row.state?.prompt_tokens)}</span></td><td class="optional"></td><td class="num"><${Ago} ms=${row.under_way.since_ms} /></td></tr>`;
+
 const percentile = (sorted, p) => sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * p))];
 
 function Hour({ events }) {
@@ -101,16 +106,17 @@ function Hour({ events }) {
 export function Requests() {
   useFocusKept();
   const [events, error] = useRequests();
-  const [answer] = useData("/windowsill/conversations", { wants: (event) => event.kind === "model_usage" });
+  const [answer] = useData("/windowsill/conversations", { wants: (event) => KINDS.includes(event.kind), every: 2 });
   const rows = useMemo(() => new Map((answer?.conversations ?? []).map((row) => [row.id, row])), [answer]);
+  const running = (answer?.conversations ?? []).filter((row) => row.under_way);
   const [opened, unfold] = useState(new Set());
   const toggle = (id) => () => { const next = new Set(opened); if (!next.delete(id)) next.add(id); unfold(next); };
   return html`<div class="side"><div class="title"><h1>Requests</h1></div>
     ${events && html`<${Hour} events=${events} />`}
     <${Card} title="The newest first" small=${events && events.length === KEPT ? `the last ${KEPT}` : null}>
       ${error && html`<${Wrong} error=${error} />`}
-      ${events?.length === 0 && html`<p class="empty">No requests yet.</p>`}
-      ${events?.length > 0 && html`<${Scroll} label="Requests"><table class="requests"><thead><tr><th scope="col" class="num">Time</th><th scope="col">Status</th><th scope="col" class="optional">Client</th><th scope="col">Conversation</th><th scope="col" class="optional">Model</th>
+      ${events?.length === 0 && running.length === 0 && html`<p class="empty">No requests yet.</p>`}
+      ${(events?.length > 0 || running.length > 0) && html`<${Scroll} label="Requests"><table class="requests"><thead><tr><th scope="col" class="num">Time</th><th scope="col">Status</th><th scope="col" class="optional">Client</th><th scope="col">Conversation</th><th scope="col" class="optional">Model</th>
         <th scope="col" class="num">In · cached · out</th><th scope="col" class="optional">Rewritten</th><th scope="col" class="num">Where the time went</th></tr></thead>
-        <tbody>${events.map((event) => html`<${Line} key=${event.id} event=${event} row=${rows.get(event.conversation)} opened=${opened.has(event.id)} toggle=${toggle(event.id)} />`)}</tbody></table><//>`}<//></div>`;
+        <tbody>${running.map((row) => html`<${Running} key=${`r${row.id}`} row=${row} />`)}${events.map((event) => html`<${Line} key=${event.id} event=${event} row=${rows.get(event.conversation)} opened=${opened.has(event.id)} toggle=${toggle(event.id)} />`)}</tbody></table><//>`}<//></div>`;
 }
