@@ -104,15 +104,17 @@ pub const ROUTES: &[Route] = &[
     own("GET", "/windowsill/records/{id}", RECORD, Own::Record),
     own("HEAD", "/windowsill/records/{id}", RECORD, Own::Record),
     own("POST", "/windowsill/records/{id}/ask", &[], Own::Ask),
+    own("GET", "/windowsill/search", &["query", "limit"], Own::SearchAll),
     own("GET", "/windowsill/rules", &[], Own::Rules),
     own("POST", "/windowsill/rules", &[], Own::AddRule),
     own("PUT", "/windowsill/rules/{number}", &[], Own::EditRule),
     own("DELETE", "/windowsill/rules/{number}", &[], Own::RemoveRule),
     own("GET", "/windowsill/conversations", &[], Own::Conversations),
     own("GET", "/windowsill/conversations/{id}", &[], Own::Conversation),
-    own("GET", "/windowsill/conversations/{id}/view", &[], Own::View),
+    own("GET", "/windowsill/conversations/{id}/view", &["messages", "client"], Own::View),
+    own("GET", "/windowsill/conversations/{id}/request", &["messages", "replaced"], Own::Request),
     own("GET", "/windowsill/conversations/{id}/insight", &[], Own::Insight),
-    own("GET", "/windowsill/conversations/{id}/messages", &["from", "limit"], Own::Messages),
+    own("GET", "/windowsill/conversations/{id}/messages", MESSAGES, Own::Messages),
     own("GET", "/windowsill/conversations/{id}/messages/{index}", &[], Own::Message),
     own("GET", "/windowsill/conversations/{id}/pins", &[], Own::Pins),
     own("GET", "/windowsill/conversations/{id}/search", &["query", "limit"], Own::Search),
@@ -137,6 +139,8 @@ pub const ROUTES: &[Route] = &[
 ];
 
 const PAGE: &[&str] = &["after", "limit", "order"];
+
+const MESSAGES: &[&str] = &["from", "limit", "role", "tool", "changed", "text"];
 
 const RECORD: &[&str] = &["conversation", "range", "offset", "limit"];
 

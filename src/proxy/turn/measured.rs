@@ -84,6 +84,7 @@ pub(in crate::proxy) async fn measured<'a>(
         request: Arc::new(request),
         warnings,
         written: None,
+        wrote: std::time::Duration::ZERO,
         digests: None,
         done: head.done,
         wanted,

@@ -33,6 +33,7 @@ pub(super) mod history;
 pub(super) mod measured;
 pub(super) mod memory;
 pub(super) mod opening;
+pub(super) mod phases;
 pub(super) mod place;
 pub(super) mod plainly;
 pub(super) mod prefix;
@@ -127,6 +128,7 @@ async fn first(
     headers: &HeaderMap,
     early: &Early,
 ) -> Result<(Arc<Upstream>, Prepared), Error> {
+    let began = Instant::now();
     // Taken out while it is read on, so that nobody waits.
     let before = app.turn.read.lock().take(&body);
     let (mut request, known) = known::parse(&body, before)?;
@@ -135,7 +137,9 @@ async fn first(
     take_task(app, &mut request, headers).boxed().await?;
     let upstream = upstream_of(app, &request.model).boxed().await?;
     let using = using(app, &upstream, &request.model).await;
+    let queued = began.elapsed();
     let mut prepared = prepare(app, &upstream, request, headers, Attempt::First).boxed().await?;
+    prepared.sending.phases.queued = queued;
     note_task(app, &prepared);
     prepared.sending.flight = Some(app.lives.fly(&prepared.id, using));
     save(app, &upstream, &mut prepared).boxed().await?;
@@ -199,7 +203,9 @@ async fn again(
     let Prepared { request, history: Past { client_marks, .. }, sending, .. } = prepared;
     let harder = prepare(app, upstream, request, headers, attempt).boxed().await?;
     let history = Past { client_marks, ..harder.history };
-    let mut harder = Prepared { history, sending: Sending { flight: sending.flight, ..Sending::default() }, ..harder };
+    let phases = harder.sending.phases.and(sending.phases);
+    let sending = Sending { flight: sending.flight, phases, ..Sending::default() };
+    let mut harder = Prepared { history, sending, ..harder };
     save(app, upstream, &mut harder).boxed().await?;
     harder.sending.prefix = note_sent(app, upstream, &harder);
     Ok(harder)

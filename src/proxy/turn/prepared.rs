@@ -144,6 +144,8 @@ pub(in crate::proxy) struct Sending {
     pub(in crate::proxy) room: Option<crate::proxy::pool::Room>,
     /// How long it waited for that.
     pub(in crate::proxy) waited: std::time::Duration,
+    /// Where its time went.
+    pub(in crate::proxy) phases: super::phases::Phases,
     /// The client is to be told which of its stop sequences ended the reply.
     pub(in crate::proxy) tells_stop: bool,
     /// What it has in common with the last prompt of the conversation, once that is known.

@@ -14,6 +14,7 @@ pub mod facts;
 pub mod fit;
 pub mod plain;
 pub mod policy;
+pub mod reason;
 mod repeat;
 mod restore;
 pub mod rewrite;
