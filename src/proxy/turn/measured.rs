@@ -159,7 +159,7 @@ async fn counted_facts(app: &App, draft: &mut Draft<'_>) -> (Facts, Sureness) {
             let wanted = situation.attempt == Attempt::DryRun || by_message && body.len() <= SHARED_OUT;
             let shared_out = match (wanted, situation.own.is_some()) {
                 (true, true) => shares(app, draft, &out, &body).await,
-                (_, false) => counted_head(app, draft, &out).await.map(|head| (head, Vec::new())),
+                (_, false) => counted_head(app, draft, &out, counted.0).await.map(|head| (head, Vec::new())),
                 _ => None,
             };
             spread(app, draft, &mut facts, counted, shared_out);

@@ -74,7 +74,7 @@ use prepared::{Past, Prepared, Sending};
 use refused::{Refused, learned, read_refusal, refused_twice, send};
 use relay::Answer;
 use retold::retold;
-use save::save;
+use save::{in_record, save};
 use task::{note_task, take_task};
 use tracing::info;
 pub(super) use whole::{LARGEST_BUFFERED, read_up_to, too_large};

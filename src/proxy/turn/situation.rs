@@ -14,8 +14,8 @@ use super::guard::{Note, guard, pace};
 use super::history::{History, history};
 use super::wished::asked as asked_for;
 use crate::config::{ModelHints, Resolved};
-use crate::conversation::managed::Edits;
 use crate::conversation::edit::View;
+use crate::conversation::managed::Edits;
 use crate::conversation::{Conversation, Digest, Message, Plainness, Tokens, repair};
 use crate::guard::triggers::Pace;
 use crate::measure::window::Window;
@@ -171,6 +171,7 @@ pub(in crate::proxy) async fn of_record(
         own,
         pace: Pace::default(),
         note: None,
+        client: None,
         repaired: Vec::new(),
         warnings: Vec::new(),
     };

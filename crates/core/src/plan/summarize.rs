@@ -46,7 +46,7 @@ pub(super) fn apply_asked(sheet: &mut Sheet<'_>) -> Option<String> {
         let what = commit(sheet, fold);
         // Whoever asks for a summary gets one, however little there is to tell.
         let asks = sheet.policy.strategy == Strategy::Summarize && sheet.lines.no_summary().is_none();
-        if let Some(Action::Fold { ask_model, .. }) = sheet.actions.last_mut() {
+        if let Some(Action::Fold { ask_model, .. }) = sheet.decided.actions.last_mut() {
             *ask_model = asks;
         }
         return Some(format!("the client asks: {what}"));
@@ -73,14 +73,14 @@ pub(super) fn apply_asked(sheet: &mut Sheet<'_>) -> Option<String> {
 
 /// A fold of all messages, but for what a person asked last and what is pinned.
 fn whole(sheet: &Sheet<'_>) -> Option<Fold> {
-    let to = sheet.cost.len();
+    let to = sheet.sizes.whole.len();
     let told = sheet.policy.client.compact.as_ref().is_some_and(|compact| compact.instructions.is_some());
     if sheet.fold.as_ref().is_some_and(|fold| fold.to == to) && !told {
         // It says all of it already.
         return None;
     }
     let (from, asked) = client::whole(&sheet.conversation.body, to);
-    let pinned = sheet.kept.iter().copied().filter(|at| (from..to).contains(at));
+    let pinned = sheet.held.kept.iter().copied().filter(|at| (from..to).contains(at));
     let mut keep: Vec<usize> = asked.into_iter().chain(pinned).collect();
     keep.sort_unstable();
     keep.dedup();
