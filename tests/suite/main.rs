@@ -16,6 +16,7 @@ mod checkpoint;
 mod cli;
 mod clients;
 mod config;
+mod crowded;
 mod curate;
 mod current;
 mod dialects;

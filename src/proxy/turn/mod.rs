@@ -19,6 +19,7 @@ pub(super) mod attempt;
 pub(super) mod brief;
 pub(super) mod class;
 pub(super) mod completed;
+mod counted_head;
 pub(super) mod digest;
 pub(super) mod draft;
 pub(super) mod drafts;
