@@ -57,6 +57,17 @@ const SAMPLING: [&str; 15] = [
     "samplers",
 ];
 
+/// What is wanted of a summary.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// Most tokens that the model may write.
+    pub max_tokens: Tokens,
+    /// The temperature that it is written at.
+    pub temperature: f64,
+    /// What the person who asked wants kept.
+    pub focus: Option<&'a str>,
+}
+
 /// What a summary is made of and by whom.
 pub struct Job<'a> {
     /// Who writes it.
@@ -77,12 +88,8 @@ pub struct Job<'a> {
     pub previous: Option<&'a str>,
     /// The summarizer's own window.
     pub window: Tokens,
-    /// Most tokens it may write.
-    pub max_tokens: Tokens,
-    /// The temperature that it is written at.
-    pub temperature: f64,
-    /// What the person who asked wants kept.
-    pub focus: Option<&'a str>,
+    /// What is wanted.
+    pub wanted: Wanted<'a>,
     /// Tokens of a text, erring high.
     pub count: &'a (dyn Fn(&str) -> Tokens + Send + Sync),
     /// The longest it may take.
@@ -111,7 +118,7 @@ pub struct Answer {
 
 /// Asks for a brief; once more, as a flat transcript, when the first answer is of no use.
 pub async fn ask(job: &Job<'_>) -> Answer {
-    let instruction = brief::instruction(job.focus, job.max_tokens, None);
+    let instruction = brief::instruction(job.wanted.focus, job.wanted.max_tokens, None);
     let mut last = None;
     if let Some((body, read)) = continuation(job, &instruction).await {
         let answer = send(job, &body, job.options, &instruction, "continued the prompt").await;
@@ -144,8 +151,8 @@ fn number(of: f64) -> serde_json::Value {
 fn changes(job: &Job<'_>) -> Vec<(&'static str, Option<String>)> {
     let mut out: Vec<(&'static str, Option<String>)> = DROPPED.iter().chain(&SAMPLING).map(|k| (*k, None)).collect();
     out.push(("stream", Some("false".into())));
-    out.push(("temperature", Some(number(job.temperature).to_string())));
-    out.push(("max_tokens", Some(job.max_tokens.to_string())));
+    out.push(("temperature", Some(number(job.wanted.temperature).to_string())));
+    out.push(("max_tokens", Some(job.wanted.max_tokens.to_string())));
     if let Some(model) = job.other_model {
         // How long the client wants its own model in memory says nothing of this one.
         out.extend([("model", Some(json::quote(model))), ("keep_alive", None)]);
@@ -161,7 +168,7 @@ async fn continuation(job: &Job<'_>, instruction: &str) -> Option<(Bytes, usize)
     if job.other_model.is_some() {
         return None;
     }
-    let room = job.window.saturating_sub(job.max_tokens + 32);
+    let room = job.window.saturating_sub(job.wanted.max_tokens + 32);
     let mut view = job.view;
     for _ in 0..3 {
         if view.is_empty() {
@@ -224,7 +231,7 @@ fn continued(job: &Job<'_>, view: &[Out], instruction: &str) -> Bytes {
 }
 
 fn flat(job: &Job<'_>, instruction: &str) -> Bytes {
-    let own = (job.count)(instruction) + job.max_tokens + 64;
+    let own = (job.count)(instruction) + job.wanted.max_tokens + 64;
     // A tenth is left for what the estimate may miss.
     let budget = (job.window.saturating_sub(own) / 10 * 9).max(64);
     let transcript = brief::transcript(job.messages, job.previous, budget, job.count);
@@ -259,7 +266,7 @@ async fn send(job: &Job<'_>, body: &Bytes, options: ChatOptions, instruction: &s
         conversation: "",
         records: &[],
     };
-    match brief::judge(&text, instruction, &material, job.max_tokens, job.count) {
+    match brief::judge(&text, instruction, &material, job.wanted.max_tokens, job.count) {
         Ok(text) => Answer { text: Some(text), reply, how: how.to_owned(), continued: false, read: job.view.len() },
         Err(fault) => nothing(reply, format!("answer of no use ({fault})")),
     }

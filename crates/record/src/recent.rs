@@ -53,14 +53,20 @@ struct Queued<T> {
     value: T,
 }
 
-/// The state itself; lives behind one short-held lock.
-pub(super) struct Recent {
-    seq: u64,
+/// What waits to be written.
+#[derive(Default)]
+struct Line {
     nodes: HashMap<Digest, Queued<Tip>>,
     views: HashMap<Digest, Queued<Arc<View>>>,
     originals: HashMap<String, Queued<(Arc<Work>, usize)>>,
-    queued_deepest: HashMap<Arc<str>, Queued<usize>>,
+    deepest: HashMap<Arc<str>, Queued<usize>>,
     recalled: HashMap<Digest, Queued<Recalled>>,
+}
+
+/// The state itself; lives behind one short-held lock.
+pub(super) struct Recent {
+    seq: u64,
+    queued: Line,
     /// Prefixes whose replies recalled something.
     with_recalled: HashSet<Digest>,
     view_rows: HashMap<Digest, i64>,
@@ -97,11 +103,7 @@ impl Recent {
         let newest_view = view_rows.values().copied().max().unwrap_or(0);
         Recent {
             seq: 0,
-            nodes: HashMap::new(),
-            views: HashMap::new(),
-            originals: HashMap::new(),
-            queued_deepest: HashMap::new(),
-            recalled: HashMap::new(),
+            queued: Line::default(),
             with_recalled,
             view_rows,
             view_cache: ViewCache { lru: LruCache::unbounded(), bytes: 0 },
@@ -153,7 +155,7 @@ impl Recent {
 
     /// Starts anew over an empty record; what is queued is still to be written.
     pub(super) fn start_anew(&mut self) {
-        self.with_recalled = self.recalled.keys().copied().collect();
+        self.with_recalled = self.queued.recalled.keys().copied().collect();
         self.view_rows.clear();
         self.view_cache = ViewCache { lru: LruCache::unbounded(), bytes: 0 };
         self.tips.clear();
@@ -172,22 +174,23 @@ impl Recent {
             for node in &work.batch.nodes {
                 let tip = Tip { conversation: name.clone(), depth: node.depth };
                 // The first to record a node owns it.
-                self.nodes.entry(node.chain).and_modify(|q| q.seq = seq).or_insert(Queued { seq, value: tip });
+                self.queued.nodes.entry(node.chain).and_modify(|q| q.seq = seq).or_insert(Queued { seq, value: tip });
             }
             if let Some(deepest) = work.batch.nodes.iter().map(|n| n.depth).max() {
-                let entry = self.queued_deepest.entry(name).or_insert(Queued { seq, value: 0 });
+                let entry = self.queued.deepest.entry(name).or_insert(Queued { seq, value: 0 });
                 *entry = Queued { seq, value: entry.value.max(deepest) };
             }
         }
         if let Some((digest, view)) = &work.view {
-            self.views.insert(*digest, Queued { seq, value: view.clone() });
+            self.queued.views.insert(*digest, Queued { seq, value: view.clone() });
         }
         if let Some(recalled) = &work.batch.recalled {
             self.with_recalled.insert(recalled.chain);
-            self.recalled.insert(recalled.chain, Queued { seq, value: recalled.clone() });
+            self.queued.recalled.insert(recalled.chain, Queued { seq, value: recalled.clone() });
         }
         for (i, original) in work.batch.originals.iter().enumerate() {
-            self.originals
+            self.queued
+                .originals
                 .entry(original.id.clone())
                 .and_modify(|q| q.seq = seq)
                 .or_insert(Queued { seq, value: (work.clone(), i) });
@@ -198,19 +201,19 @@ impl Recent {
     /// Notes that batch `seq` has been committed (`Some`) or given up (`None`).
     pub(super) fn settle(&mut self, seq: u64, work: &Work, applied: Option<Applied>) {
         for node in &work.batch.nodes {
-            remove(&mut self.nodes, &node.chain, seq);
+            remove(&mut self.queued.nodes, &node.chain, seq);
         }
         for original in &work.batch.originals {
-            remove(&mut self.originals, &original.id, seq);
+            remove(&mut self.queued.originals, &original.id, seq);
         }
         if let Some(update) = &work.batch.conversation {
-            remove(&mut self.queued_deepest, update.id.as_str(), seq);
+            remove(&mut self.queued.deepest, update.id.as_str(), seq);
         }
         if let Some((digest, _)) = &work.view {
-            remove(&mut self.views, digest, seq);
+            remove(&mut self.queued.views, digest, seq);
         }
         if let Some(recalled) = &work.batch.recalled {
-            remove(&mut self.recalled, &recalled.chain, seq);
+            remove(&mut self.queued.recalled, &recalled.chain, seq);
         }
         let Some(applied) = applied else { return };
         if let (Some(row), Some((digest, view))) = (applied.view_row, &work.view) {
@@ -230,7 +233,7 @@ impl Recent {
     /// The deepest prefix that has a view.
     pub(super) fn find_view(&mut self, chain: &[Digest]) -> Option<(usize, Found)> {
         for (i, digest) in chain.iter().enumerate().rev() {
-            if let Some(queued) = self.views.get(digest) {
+            if let Some(queued) = self.queued.views.get(digest) {
                 return Some((i, Found::Here(queued.value.clone())));
             }
             if let Some(&row) = self.view_rows.get(digest) {
@@ -258,23 +261,23 @@ impl Recent {
 
     /// A node that waits to be committed.
     pub(super) fn queued_node(&self, digest: &Digest) -> Option<Tip> {
-        self.nodes.get(digest).map(|q| q.value.clone())
+        self.queued.nodes.get(digest).map(|q| q.value.clone())
     }
 
     /// An original that waits to be committed.
     pub(super) fn queued_original(&self, id: &str) -> Option<Original> {
-        let (work, i) = &self.originals.get(id)?.value;
+        let (work, i) = &self.queued.originals.get(id)?.value;
         work.batch.originals.get(*i).cloned()
     }
 
     /// Whether replies to a prefix recalled something, and what the last of them did that waits to be committed.
     pub(super) fn recalled(&self, chain: &Digest) -> (bool, Option<Recalled>) {
-        (self.with_recalled.contains(chain), self.recalled.get(chain).map(|q| q.value.clone()))
+        (self.with_recalled.contains(chain), self.queued.recalled.get(chain).map(|q| q.value.clone()))
     }
 
     /// The deepest node of a conversation: as known from commits, and as queued.
     pub(super) fn deepest(&mut self, conversation: &str) -> (Option<usize>, Option<usize>) {
-        (self.deepest.get(conversation).copied(), self.queued_deepest.get(conversation).map(|q| q.value))
+        (self.deepest.get(conversation).copied(), self.queued.deepest.get(conversation).map(|q| q.value))
     }
 
     /// Keeps how deep a conversation goes; it only ever grows.
@@ -301,13 +304,14 @@ impl Recent {
     /// written to.
     pub(super) fn condemn(&mut self, conversation: &str, chains: &[Digest], views: &[i64], since_ms: i64) -> bool {
         let in_use = self.used.peek(conversation).is_some_and(|at| *at > since_ms);
-        let queued = self.nodes.values().any(|n| &*n.value.conversation == conversation)
+        let queued = self.queued.nodes.values().any(|n| &*n.value.conversation == conversation)
             || self
+                .queued
                 .originals
                 .values()
                 .any(|o| o.value.0.batch.originals.iter().any(|o| o.conversation == conversation))
-            || chains.iter().any(|c| self.views.contains_key(c) || self.recalled.contains_key(c));
-        if in_use || queued || self.queued_deepest.contains_key(conversation) {
+            || chains.iter().any(|c| self.queued.views.contains_key(c) || self.queued.recalled.contains_key(c));
+        if in_use || queued || self.queued.deepest.contains_key(conversation) {
             return false;
         }
         for chain in chains {
@@ -338,8 +342,8 @@ impl Recent {
     /// Whether nothing waits to be committed.
     #[cfg(test)]
     pub(super) fn is_settled(&self) -> bool {
-        let waiting = [self.nodes.len(), self.views.len(), self.originals.len(), self.queued_deepest.len()];
-        waiting.iter().sum::<usize>() + self.recalled.len() == 0
+        let Line { nodes, views, originals, deepest, recalled } = &self.queued;
+        nodes.len() + views.len() + originals.len() + deepest.len() + recalled.len() == 0
     }
 }
 

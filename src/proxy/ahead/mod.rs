@@ -43,7 +43,7 @@ use crate::proxy::turn::account::{Accounted, Outcome};
 use crate::proxy::turn::brief::{ask_for_brief, made};
 use crate::proxy::turn::slots::slots;
 use crate::store::{Batch, Event};
-use crate::summarizer;
+use crate::summarizer::{self, Wanted};
 use crate::upstream::{ChatOptions, Upstream};
 use crate::usage::Reported;
 use crate::wire::openai_chat::{self, Request};
@@ -218,7 +218,7 @@ async fn make_brief(app: &Arc<App>, behind: &Behind) {
     // The reply stands in the server's cache behind the prompt, with what it recalled; a client that echoes it lets the next
     // prompt begin with all of it. The brief then holds for histories with this reply alone.
     if !reported.called_tools && !reported.text.is_empty() {
-        view.extend_from_slice(&recalled);
+        view.extend_from_slice(recalled);
         reply = Some(Reply::new(body.len() + recalled.len(), &reported.text));
         let bytes = openai_chat::new_message("assistant", &reported.text);
         view.push(Out { bytes, role: Role::Assistant, at: None, calls: false, changed: true });
@@ -239,9 +239,11 @@ async fn make_brief(app: &Arc<App>, behind: &Behind) {
         messages: &messages,
         previous: previous.as_deref(),
         window: *window,
-        max_tokens: (budget / 4 * 3).min(prepared.policy.policy.summary_max_tokens),
-        temperature: prepared.policy.summary_temperature,
-        focus: prepared.wishes.standing.focus().or(prepared.policy.focus.as_deref()),
+        wanted: Wanted {
+            max_tokens: (budget / 4 * 3).min(prepared.policy.policy.summary_max_tokens),
+            temperature: prepared.policy.summary_temperature,
+            focus: prepared.wishes.standing.focus().or(prepared.policy.focus.as_deref()),
+        },
     };
     let started = Instant::now();
     let Some((text, read)) = ask_for_brief(app, &ask).await else { return };

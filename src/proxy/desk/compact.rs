@@ -28,6 +28,7 @@ use crate::proxy::turn::situation::{Situation, of_record};
 use crate::proxy::turn::steering::{focused, nothing};
 use crate::proxy::{App, Error, aside};
 use crate::store::{Batch, ConversationRow, ConversationUpdate, Event};
+use crate::summarizer::Wanted;
 use crate::upstream::ChatOptions;
 use crate::wire::openai_chat::Request;
 
@@ -298,9 +299,7 @@ async fn written_for(app: &App, ground: &Ground, fold: &Fold<'_>) -> Option<Opti
             messages: &messages,
             previous: previous.as_deref(),
             window: facts.window,
-            max_tokens: fold.max_tokens,
-            temperature: policy.summary_temperature,
-            focus: fold.focus,
+            wanted: Wanted { max_tokens: fold.max_tokens, temperature: policy.summary_temperature, focus: fold.focus },
         },
     )
     .await

@@ -26,7 +26,7 @@ use crate::proxy::state::notes::{key, note_event};
 use crate::proxy::traffic::{Asked, Errand, begin_errand, moves_nothing};
 use crate::proxy::{App, state::headers};
 use crate::store::{Batch, Event};
-use crate::summarizer::{self, Job};
+use crate::summarizer::{self, Job, Wanted};
 use crate::upstream::{ChatOptions, Upstream};
 use crate::usage::Reported;
 use crate::wire::openai_chat::{self, Request};
@@ -84,9 +84,7 @@ pub(in crate::proxy) struct Ask<'a> {
     pub(in crate::proxy) messages: &'a [&'a Message],
     pub(in crate::proxy) previous: Option<&'a str>,
     pub(in crate::proxy) window: Tokens,
-    pub(in crate::proxy) max_tokens: Tokens,
-    pub(in crate::proxy) temperature: f64,
-    pub(in crate::proxy) focus: Option<&'a str>,
+    pub(in crate::proxy) wanted: Wanted<'a>,
 }
 
 /// A brief that a request needs, with all that is asked for it: it is made to its end also where the client gives up, since the
@@ -101,14 +99,21 @@ struct Needed {
     old: View,
     policy: Arc<Resolved>,
     id: String,
-    /// How many messages it covers, the chain hash of the last of them, and those of all before.
-    to: usize,
-    chain: Digest,
-    history: Vec<Digest>,
+    of: Covered,
     view_tokens: Tokens,
     window: Tokens,
     max_tokens: Tokens,
     focus: Option<String>,
+}
+
+/// The messages that a brief is to cover, from the first.
+struct Covered {
+    /// How many.
+    to: usize,
+    /// The chain hash of the last of them.
+    tip: Digest,
+    /// Those of all.
+    chain: Vec<Digest>,
 }
 
 /// Who writes a brief, and how that one is asked.
@@ -137,7 +142,7 @@ pub(in crate::proxy) async fn written(app: &Arc<App>, draft: &Draft<'_>, plan: &
     }
     let needed = needed(app, draft, plan, window)?;
     let ready = brief_at_hand(app, id, chain, body, &draft.old);
-    if ready.as_ref().is_some_and(|brief| covers(app, draft, plan, brief, needed.to)) {
+    if ready.as_ref().is_some_and(|brief| covers(app, draft, plan, brief, needed.of.to)) {
         return ready;
     }
     let making = make_needed(app, needed);
@@ -172,9 +177,11 @@ fn needed(app: &App, draft: &Draft<'_>, plan: &Plan, window: Tokens) -> Option<N
         old: old.clone(),
         policy: Arc::clone(policy),
         id: situation.id().to_owned(),
-        to,
-        chain: *situation.history.chain.get(to.checked_sub(1)?)?,
-        history: situation.history.chain.get(..to)?.to_vec(),
+        of: Covered {
+            to,
+            tip: *situation.history.chain.get(to.checked_sub(1)?)?,
+            chain: situation.history.chain.get(..to)?.to_vec(),
+        },
         view_tokens: plan.before.prompt(),
         window,
         max_tokens: (budget.min(plan.lines.summary) / 4 * 3).min(policy.policy.summary_max_tokens),
@@ -191,8 +198,8 @@ fn make_needed(app: &Arc<App>, needed: Needed) -> Making {
         over,
         asking: Arc::new(AtomicBool::new(true)),
         waiting: Arc::default(),
-        chain: needed.chain,
-        covers: needed.to,
+        chain: needed.of.tip,
+        covers: needed.of.to,
     };
     let errand = app.traffic.errand(&needed.upstream, &needed.held.model);
     app.lives.with(&needed.id, |l| l.work.making = Some(making.clone()));
@@ -220,7 +227,7 @@ pub(in crate::proxy) fn made(app: &App, id: &str, making: &Making) {
 /// Asks for a brief that a request needs, and keeps it for that request, or for the next one like it.
 async fn ask_needed(app: &App, needed: Needed) {
     let started = std::time::Instant::now();
-    let Needed { request, old, policy, to, .. } = &needed;
+    let Needed { request, old, policy, of: Covered { to, chain, .. }, .. } = &needed;
     let (messages, previous) = folded(request, old, *to);
     // The prefix up to the cut is a prefix of what the server holds, and the tail is not needed for a summary of the
     // rest.
@@ -243,13 +250,15 @@ async fn ask_needed(app: &App, needed: Needed) {
         messages: &messages,
         previous: previous.as_deref(),
         window: needed.window,
-        max_tokens: needed.max_tokens,
-        temperature: policy.summary_temperature,
-        focus: needed.focus.as_deref(),
+        wanted: Wanted {
+            max_tokens: needed.max_tokens,
+            temperature: policy.summary_temperature,
+            focus: needed.focus.as_deref(),
+        },
     };
     let Some((text, read)) = ask_for_brief(app, &ask).await else { return };
     let covers = reach(&view, read, *to).max(told(old));
-    let Some(chain) = covers.checked_sub(1).and_then(|last| needed.history.get(last)).copied() else { return };
+    let Some(chain) = covers.checked_sub(1).and_then(|last| chain.get(last)).copied() else { return };
     let seconds = started.elapsed().as_secs_f64();
     let brief = Brief { covers, chain, text, seconds, reply: None, unread: left_out(old) };
     app.lives.with(&needed.id, |l| l.work.brief = Some(brief));
@@ -294,9 +303,7 @@ pub(in crate::proxy) async fn ask_for_brief(app: &App, ask: &Ask<'_>) -> Option<
         messages: ask.messages,
         previous: ask.previous,
         window,
-        max_tokens: ask.max_tokens,
-        temperature: ask.temperature,
-        focus: ask.focus,
+        wanted: ask.wanted,
         count: &count,
         limit: if ask.waited_for { WAITED_FOR } else { UNSEEN },
         retry: !ask.waited_for && (ask.spare_slot || model.is_some()),

@@ -1,11 +1,11 @@
 //! One request, told top to bottom. [`answered`] takes it through four stages; each gives a value to the next one, and none goes
 //! back to an earlier one:
 //!
-//! 1. [`ready`]: the body is read, its model's server is found, and the request is prepared ([`prepare`]: what it stands on, what
+//! 1. [`ready`]: the body is read, its model's server is found, and the request is prepared ([`prepare()`]: what it stands on, what
 //!    stands before its messages, what it weighs, the plan and the view that is made of it). What leaves the prompt is in the
 //!    record before anything is sent.
 //! 2. [`sent`]: the server gets it; and where the server refuses what stands in the history, it gets the same request in other
-//!    words ([`retold`]), made to fit a smaller window ([`harder`]), or said plainly ([`or_plainly`]).
+//!    words ([`retold()`]), made to fit a smaller window ([`harder`]), or said plainly ([`or_plainly`]).
 //! 3. [`relay`](answer::relay): the reply goes on to the client, event by event or whole. Calls of our own tools are answered in
 //!    between ([`recall`]), and the client sees one reply.
 //! 4. [`account`]: at the end of the reply, however it comes: what it cost, and what that teaches of the model. What the next

@@ -239,20 +239,10 @@ fn for_forks(prepared: &Prepared) -> Option<(Digest, View)> {
 /// A conversation's state, as it is kept and shown.
 #[derive(Serialize)]
 struct State<'a> {
-    window: Option<Tokens>,
-    window_source: &'a str,
-    prompt_tokens: Tokens,
-    prompt_tokens_source: &'a str,
-    pressure: f64,
-    regions: Parts,
-    counts: &'a BTreeMap<String, Tokens>,
-    lines: Drawn,
-    class: &'a str,
-    waits: &'a [String],
-    profile: &'a str,
-    named_profile: &'a Option<String>,
-    task: &'a Option<String>,
-    scope: Option<Value>,
+    #[serde(flatten)]
+    prompt: Prompt<'a>,
+    #[serde(flatten)]
+    rules: Rules<'a>,
     action: String,
     edits: BTreeMap<String, usize>,
     messages: usize,
@@ -261,6 +251,30 @@ struct State<'a> {
     tools_offered: usize,
     #[serde(flatten)]
     kept: &'a Kept,
+}
+
+/// What its last prompt takes.
+#[derive(Serialize)]
+struct Prompt<'a> {
+    window: Option<Tokens>,
+    window_source: &'a str,
+    prompt_tokens: Tokens,
+    prompt_tokens_source: &'a str,
+    pressure: f64,
+    regions: Parts,
+    counts: &'a BTreeMap<String, Tokens>,
+    lines: Drawn,
+}
+
+/// What it is, and what it is planned by.
+#[derive(Serialize)]
+struct Rules<'a> {
+    class: &'a str,
+    waits: &'a [String],
+    profile: &'a str,
+    named_profile: &'a Option<String>,
+    task: &'a Option<String>,
+    scope: Option<Value>,
 }
 
 /// The lines that prompts are kept under.
@@ -290,7 +304,7 @@ fn state(prepared: &Prepared, kept: &Kept, gauge: &Gauge) -> String {
         };
         *edits.entry(key).or_default() += 1;
     }
-    let state = State {
+    let prompt = Prompt {
         window: prepared.window.tokens,
         window_source: &prepared.window.source,
         prompt_tokens: gauge.regions.prompt(),
@@ -299,12 +313,18 @@ fn state(prepared: &Prepared, kept: &Kept, gauge: &Gauge) -> String {
         regions: Parts::of(&gauge.regions),
         counts: &gauge.counts,
         lines: Drawn { limit, clear_at, clear_to, summarize_at, summarize_to, fold_at, evict_over },
+    };
+    let rules = Rules {
         class: Class::of(&prepared.request.conversation).as_str(),
         waits: &prepared.told.waits,
         profile: &prepared.policy.profile,
         named_profile: &prepared.policy.named_profile,
         task: &prepared.policy.task,
         scope: prepared.wishes.scope.as_ref().map(Scope::json),
+    };
+    let state = State {
+        prompt,
+        rules,
         action: prepared.action(),
         edits,
         messages: prepared.request.conversation.body.len(),

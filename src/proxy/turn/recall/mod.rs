@@ -78,6 +78,17 @@ const LEAST_KEPT: usize = 256 * 1024;
 /// Fields that make every token of a reply count: text of ours between two rounds would be one too many.
 const EXACT: [&str; 5] = ["response_format", "logprobs", "grammar", "json_schema", "prediction"];
 
+/// Where a reply of several rounds is.
+struct Rounds {
+    /// The round, from 0.
+    at: usize,
+    started: Instant,
+    /// Tokens that the rounds before it wrote.
+    wrote: Tokens,
+    /// Where something was recalled, prompt tokens of the first round as the server counted them.
+    first_prompt: Option<Tokens>,
+}
+
 /// One reply in the making, over all of its rounds.
 pub(in crate::proxy) struct Answering {
     app: Arc<App>,
@@ -90,15 +101,11 @@ pub(in crate::proxy) struct Answering {
     filter: Filter,
     /// What the server reported of this round.
     pub(in crate::proxy) reported: Reported,
-    round: usize,
-    round_started: Instant,
-    /// Where something was recalled, prompt tokens of the first round as the server counted them.
-    first_prompt: Option<Tokens>,
+    rounds: Rounds,
     /// Messages of ours behind the prompt: calls and results.
     made: Vec<Bytes>,
     /// Of these, how many stood there before this round's.
     settled: usize,
-    wrote: Tokens,
     /// The window, less what the prompt of the next round takes.
     left: Option<Tokens>,
     remembered: bool,
@@ -138,12 +145,9 @@ impl Answering {
             started,
             filter: Filter::new(!exact, spoken, most, answered),
             reported: Reported::default(),
-            round: 0,
-            round_started: started,
-            first_prompt: None,
+            rounds: Rounds { at: 0, started, wrote: 0, first_prompt: None },
             made: Vec::new(),
             settled: 0,
-            wrote: 0,
             left: None,
             remembered: false,
             keeper,
@@ -210,7 +214,7 @@ impl Answering {
         let added: Tokens = bodies.iter().map(|m| self.app.measure.count(key, &String::from_utf8_lossy(m))).sum();
         self.left = left.map(|left| left.saturating_sub(added));
         self.made.extend(bodies);
-        info!(conversation = %prepared.id, round = self.round, calls = calls.len(), budget, "recalled");
+        info!(conversation = %prepared.id, round = self.rounds.at, calls = calls.len(), budget, "recalled");
         self.filter.taught(taught);
     }
 
@@ -221,13 +225,13 @@ impl Answering {
 
     /// Whether the model has no tool of ours any more.
     fn is_last(&self) -> bool {
-        self.round >= ROUNDS
+        self.rounds.at >= ROUNDS
     }
 
     /// An id for a call without one.
     fn new_id(&self, prepared: &Prepared, at: usize) -> String {
         let tip = prepared.history.chain.last().copied().unwrap_or_default();
-        let digest = Digest::of(format!("recall {} {} {at}", tip.hex(), self.round).as_bytes());
+        let digest = Digest::of(format!("recall {} {} {at}", tip.hex(), self.rounds.at).as_bytes());
         format!("call_{}", &digest.hex()[..16])
     }
 
@@ -264,11 +268,11 @@ impl Answering {
     async fn again(&mut self) -> Result<Reply, Stopped> {
         self.account_round();
         let wrote = self.reported.completion.unwrap_or(0);
-        self.wrote = self.wrote.saturating_add(wrote);
-        self.round += 1;
-        self.filter.next_round(wrote, self.round >= ROUNDS);
+        self.rounds.wrote = self.rounds.wrote.saturating_add(wrote);
+        self.rounds.at += 1;
+        self.filter.next_round(wrote, self.rounds.at >= ROUNDS);
         self.reported = Reported::default();
-        self.round_started = Instant::now();
+        self.rounds.started = Instant::now();
         let mut reply = self.send().await?;
         if refused::is_too_long(&mut reply).await {
             warn!("the server refused the prompt with what was recalled; again without the newest results");
@@ -291,7 +295,7 @@ impl Answering {
                         .saturating_sub(self.made_tokens(prepared)),
                 )
             });
-            self.round = ROUNDS;
+            self.rounds.at = ROUNDS;
             self.filter.make_last();
             reply = self.send().await?;
         }
@@ -324,13 +328,13 @@ impl Answering {
             .filter_map(|k| {
                 let most = fields.as_ref()?.get(k)?.parse::<f64>().ok().filter(|n| *n >= 1.0)?;
                 let room = self.left.map_or(most, f64::from);
-                Some((k, (most - f64::from(self.wrote)).min(room).max(1.0).to_string()))
+                Some((k, (most - f64::from(self.rounds.wrote)).min(room).max(1.0).to_string()))
             })
             .collect();
         changes.extend(left.iter().map(|(k, v)| (*k, Some(v.as_str()))));
         let own = prepared.request.own_tools().map(|own| done::without(own).unwrap_or_else(|| own.clone()));
         let own = own.as_deref().map(String::from_utf8_lossy);
-        if self.round >= ROUNDS {
+        if self.rounds.at >= ROUNDS {
             // It has read enough. The head of the prompt is another one for this once.
             changes.push(("tools", own.as_deref()));
         }
@@ -372,12 +376,12 @@ impl Answering {
     /// Accounts for a round that was not the last.
     fn account_round(&mut self) {
         let Some(prepared) = &self.prepared else { return };
-        if self.round == 0 {
-            self.first_prompt = self.reported.prompt;
+        if self.rounds.at == 0 {
+            self.rounds.first_prompt = self.reported.prompt;
         }
         self.app.metrics.spend("recall", &self.reported);
         self.app.lives.with(&prepared.id, |l| l.accounts.spend.add_round(&self.reported));
-        let milliseconds = self.round_started.elapsed().as_millis() as u64;
+        let milliseconds = self.rounds.started.elapsed().as_millis() as u64;
         let model = (&*self.upstream, prepared.request.model.as_str());
         let data = self.reported.event("recall", model, prepared.made.tokens, milliseconds);
         let event =
@@ -401,14 +405,14 @@ impl Answering {
         if let Some(mut keeper) = self.keeper.take() {
             keeper.keep_later(said);
         }
-        if self.round == 0 && !self.made.is_empty() {
-            self.first_prompt = self.reported.prompt;
+        if self.rounds.at == 0 && !self.made.is_empty() {
+            self.rounds.first_prompt = self.reported.prompt;
         }
         let recalled: Vec<Out> = self.made.iter().filter_map(as_out).collect();
         note_recalled(&self.app, &prepared, &recalled);
         let mut reported = std::mem::take(&mut self.reported);
         reported.called_tools = self.filter.calls_client();
-        let outcome = Outcome { reported, recalled, first_prompt: self.first_prompt, end };
+        let outcome = Outcome { reported, recalled, first_prompt: self.rounds.first_prompt, end };
         account(&self.app, Arc::clone(&self.upstream), &self.headers, prepared, outcome, self.started);
     }
 

@@ -59,6 +59,40 @@ impl Partial {
     }
 }
 
+/// The calls of a round.
+#[derive(Debug, Default)]
+struct Calls {
+    /// At most [`LOOKED_AT`].
+    all: Vec<Partial>,
+    /// The last of the calls behind these, at most [`LOOKED_AT`] again: the server's number, which several may share, the id, and
+    /// the number that the client has.
+    passed: VecDeque<(u64, String, usize)>,
+    /// A whole reply has more calls than are looked at.
+    many: bool,
+    /// Calls of this round that the client has.
+    clients: usize,
+}
+
+/// What the client saw of the earlier rounds.
+#[derive(Debug, Default)]
+struct Earlier {
+    text: String,
+    reasoning: String,
+    /// Tokens that they wrote.
+    tokens: Tokens,
+}
+
+/// Calls that a model writes as text.
+#[derive(Debug, Default)]
+struct Spoken {
+    /// The tools that the model may call so.
+    tools: Vec<&'static str>,
+    /// Text that may still become a call of ours.
+    held: String,
+    /// Whether text of this round can be such a call at all: nothing else was said before.
+    listens: bool,
+}
+
 /// Reads one reply over all of its rounds.
 #[derive(Debug, Default)]
 pub(super) struct Filter {
@@ -67,32 +101,15 @@ pub(super) struct Filter {
     /// What the client knows the reply by: `id`, `created` of the first round.
     head: Option<(Value, Value)>,
     round: usize,
-    /// At most [`LOOKED_AT`].
-    calls: Vec<Partial>,
-    /// The last of the calls behind these, at most [`LOOKED_AT`] again: the server's number, which several may share, the id, and
-    /// the number that the client has.
-    passed: VecDeque<(u64, String, usize)>,
-    /// A whole reply has more calls than are looked at.
-    many: bool,
-    /// Calls of this round that the client has.
-    clients: usize,
+    calls: Calls,
     /// Text and reasoning of this round.
     pub(super) text: String,
     pub(super) reasoning: String,
-    /// What the client saw of the earlier rounds.
-    earlier_text: String,
-    earlier_reasoning: String,
-    /// Tokens that the earlier rounds wrote.
-    earlier: Tokens,
+    earlier: Earlier,
     /// Text of this round is set apart from that before it.
     apart: bool,
     role_seen: bool,
-    /// Text that may still become a call of ours written as text.
-    held: String,
-    /// Whether text of this round can be such a call at all: nothing else was said before.
-    listens: bool,
-    /// The tools that the model may call so.
-    spoken: Vec<&'static str>,
+    spoken: Spoken,
     /// No further round follows.
     last: bool,
     /// Bytes of the reply that may still be kept.
@@ -107,7 +124,8 @@ impl Filter {
     /// `spoken`: the tools that text can be a call of; none where the client wants no calls.
     /// `most`: bytes of the reply that are kept.
     pub(super) fn new(apart: bool, spoken: Vec<&'static str>, most: usize, answered: Answered) -> Filter {
-        Filter { apart, listens: !spoken.is_empty(), spoken, room: most, answered, ..Filter::default() }
+        let spoken = Spoken { listens: !spoken.is_empty(), tools: spoken, held: String::new() };
+        Filter { apart, spoken, room: most, answered, ..Filter::default() }
     }
 
     /// Notes tools that the model knows from now on.
@@ -143,7 +161,7 @@ impl Filter {
         // Once it has begun, text of this round is not set apart a second time.
         self.apart &= self.text.is_empty();
         (self.text, self.reasoning) = (String::new(), String::new());
-        for partial in &mut self.calls {
+        for partial in &mut self.calls.all {
             partial.call.arguments = String::new();
         }
     }
@@ -151,7 +169,7 @@ impl Filter {
     /// Our calls of this round; none where the round ended so that they cannot be answered.
     fn answerable(&self) -> impl Iterator<Item = &Call> {
         let cut = matches!(self.finish.as_deref(), Some("length" | "content_filter")) || self.endless;
-        self.calls.iter().filter(move |c| c.whose == Whose::Ours && !cut).map(|c| &c.call)
+        self.calls.all.iter().filter(move |c| c.whose == Whose::Ours && !cut).map(|c| &c.call)
     }
 
     /// [`Filter::answerable`], to keep.
@@ -161,12 +179,12 @@ impl Filter {
 
     /// Whether the model is to go on once our calls are answered: there is nothing for the client to do.
     pub(super) fn goes_on(&self) -> bool {
-        !self.last && self.clients == 0 && self.answerable().next().is_some()
+        !self.last && self.calls.clients == 0 && self.answerable().next().is_some()
     }
 
     /// Whether the client has calls of this round.
     pub(super) fn calls_client(&self) -> bool {
-        self.clients > 0
+        self.calls.clients > 0
     }
 
     /// Whether a reason to stop came.
@@ -175,7 +193,7 @@ impl Filter {
     }
 
     fn clients(&self) -> impl Iterator<Item = &Call> {
-        self.calls.iter().filter(|c| matches!(c.whose, Whose::Client(_))).map(|c| &c.call)
+        self.calls.all.iter().filter(|c| matches!(c.whose, Whose::Client(_))).map(|c| &c.call)
     }
 
     /// The reply as the client has it, as a message.
@@ -190,57 +208,57 @@ impl Filter {
     }
 
     fn whole_text(&self) -> String {
-        format!("{}{}", self.earlier_text, self.text)
+        format!("{}{}", self.earlier.text, self.text)
     }
 
     /// Begins the next round of the same reply. `wrote`: tokens of the round that ended.
     pub(super) fn next_round(&mut self, wrote: Tokens, last: bool) {
-        self.earlier += wrote;
+        self.earlier.tokens += wrote;
         self.round += 1;
         self.last = last;
-        self.earlier_text.push_str(&std::mem::take(&mut self.text));
-        self.earlier_reasoning.push_str(&std::mem::take(&mut self.reasoning));
-        self.calls.clear();
-        self.passed.clear();
-        self.clients = 0;
-        self.held.clear();
-        self.listens = !self.spoken.is_empty() && !last;
+        self.earlier.text.push_str(&std::mem::take(&mut self.text));
+        self.earlier.reasoning.push_str(&std::mem::take(&mut self.reasoning));
+        self.calls.all.clear();
+        self.calls.passed.clear();
+        self.calls.clients = 0;
+        self.spoken.held.clear();
+        self.spoken.listens = !self.spoken.tools.is_empty() && !last;
         self.finish = None;
     }
 
     /// The model has no tool of ours in this round after all.
     pub(super) fn make_last(&mut self) {
         self.last = true;
-        self.listens = false;
+        self.spoken.listens = false;
     }
 
     /// Holds back text while it may be a call of ours; what is known to be text is left in place. Returns whether anything
     /// of the delta was changed.
     fn listen(&mut self, delta: &mut Map<String, Value>, finished: bool) -> bool {
-        if !self.listens {
+        if !self.spoken.listens {
             return false;
         }
         let text = delta.get("content").and_then(Value::as_str).unwrap_or("");
         let keeps = self.keeps(text.len());
-        self.held.push_str(text);
+        self.spoken.held.push_str(text);
         // What the server takes for calls itself comes apart from the text.
         let called = delta.get("tool_calls").and_then(Value::as_array).is_some_and(|c| !c.is_empty());
-        if keeps && !finished && !called && spoken::may_become(&self.held, &self.spoken) {
+        if keeps && !finished && !called && spoken::may_become(&self.spoken.held, &self.spoken.tools) {
             let holds = delta.get("content").is_some_and(|t| t.as_str().is_some_and(|t| !t.is_empty()));
             if holds {
                 delta.remove("content");
             }
             return holds;
         }
-        self.listens = false;
-        let held = std::mem::take(&mut self.held);
-        let whole = keeps && finished && !called && self.calls.is_empty();
-        let calls = spoken::calls(&held, &self.spoken);
+        self.spoken.listens = false;
+        let held = std::mem::take(&mut self.spoken.held);
+        let whole = keeps && finished && !called && self.calls.all.is_empty();
+        let calls = spoken::calls(&held, &self.spoken.tools);
         if let Some((tool, all)) = calls.filter(|_| whole && self.finish.as_deref() != Some("length")) {
             delta.remove("content");
             for (index, arguments) in all.into_iter().enumerate() {
                 let call = Call { id: String::new(), name: tool.into(), arguments };
-                self.calls.push(Partial::new(index as u64, call, Whose::Ours));
+                self.calls.all.push(Partial::new(index as u64, call, Whose::Ours));
             }
             return true;
         }
@@ -253,8 +271,8 @@ impl Filter {
 
     /// What was held back, where the reply ends without a reason to stop.
     pub(super) fn left(&mut self) -> Option<Value> {
-        self.listens = false;
-        let held = std::mem::take(&mut self.held);
+        self.spoken.listens = false;
+        let held = std::mem::take(&mut self.spoken.held);
         self.text.push_str(&held);
         let (id, created) = self.head.clone().unwrap_or_default();
         let choice = json!({"index": 0, "delta": {"content": held}, "finish_reason": null});
@@ -324,8 +342,8 @@ impl Filter {
         changed |= self.listen(delta, finished);
         if let Some(Value::String(text)) = delta.get_mut("content").filter(|t| **t != "") {
             let keeps = self.keeps(text.len());
-            if self.apart && self.text.is_empty() && needs_space(&self.earlier_text, text) {
-                self.earlier_text.push_str("\n\n");
+            if self.apart && self.text.is_empty() && needs_space(&self.earlier.text, text) {
+                self.earlier.text.push_str("\n\n");
                 self.text.push_str(text);
                 text.insert_str(0, "\n\n");
                 changed = true;
@@ -367,26 +385,26 @@ impl Filter {
         let said = |path: &str| fragment.pointer(path).and_then(Value::as_str).unwrap_or("");
         let (id, name) = (said("/id"), said("/function/name"));
         let index = fragment.get("index").and_then(Value::as_u64);
-        let last = self.calls.len().saturating_sub(1) as u64;
+        let last = self.calls.all.len().saturating_sub(1) as u64;
         // Some servers number every call 0, or none.
         let goes_on = |of: &str| id.is_empty() || name.is_empty() || of == id;
         let number = index.unwrap_or(u64::MAX);
-        let passed = self.passed.iter().rev().find(|(of, ..)| *of == number);
+        let passed = self.calls.passed.iter().rev().find(|(of, ..)| *of == number);
         if let Some(at) = passed.filter(|(_, of, _)| goes_on(of)).map(|(.., at)| *at) {
             kept.push(numbered(fragment, at));
             return index != Some(at as u64);
         }
         let same = |p: &Partial| p.index == index.unwrap_or(last) && goes_on(&p.call.id);
-        let at = match self.calls.iter().rposition(same) {
+        let at = match self.calls.all.iter().rposition(same) {
             Some(at) => at,
-            None if self.calls.len() >= LOOKED_AT => {
+            None if self.calls.all.len() >= LOOKED_AT => {
                 let id = id.to_owned();
                 return self.pass_on(fragment, number, id, kept);
             }
             None => {
-                let index = index.unwrap_or(self.calls.len() as u64);
-                self.calls.push(Partial::new(index, Call::default(), Whose::Unknown));
-                self.calls.len() - 1
+                let index = index.unwrap_or(self.calls.all.len() as u64);
+                self.calls.all.push(Partial::new(index, Call::default(), Whose::Unknown));
+                self.calls.all.len() - 1
             }
         };
         let arguments = match fragment.pointer("/function/arguments") {
@@ -396,7 +414,7 @@ impl Filter {
         };
         // While nobody knows whose call it is, the fragment itself is kept, too.
         let keeps = self.keeps(FRAGMENT + name.len() + 2 * arguments.len());
-        let partial = &mut self.calls[at];
+        let partial = &mut self.calls.all[at];
         if partial.call.id.is_empty() {
             partial.call.id.push_str(id);
         }
@@ -413,8 +431,8 @@ impl Filter {
                 Held::Hidden => Whose::Held,
                 Held::Perhaps => Whose::Unknown,
                 Held::No => {
-                    self.clients += 1;
-                    Whose::Client(self.clients - 1)
+                    self.calls.clients += 1;
+                    Whose::Client(self.calls.clients - 1)
                 }
             };
         }
@@ -441,13 +459,13 @@ impl Filter {
     fn pass_on(&mut self, fragment: Value, number: u64, id: String, kept: &mut Vec<Value>) -> bool {
         self.keep_no_more();
         let let_go = self.give_up_waiting(kept) | self.settle(kept);
-        let at = self.clients;
-        self.clients += 1;
+        let at = self.calls.clients;
+        self.calls.clients += 1;
         let differs = number != at as u64;
-        if self.passed.len() == LOOKED_AT {
-            self.passed.pop_front();
+        if self.calls.passed.len() == LOOKED_AT {
+            self.calls.passed.pop_front();
         }
-        self.passed.push_back((number, id, at));
+        self.calls.passed.push_back((number, id, at));
         kept.push(numbered(fragment, at));
         let_go || differs
     }
@@ -457,9 +475,9 @@ impl Filter {
         let calls = matches!(choice.get("finish_reason").and_then(Value::as_str), Some("tool_calls" | "function_call"));
         if self.is_finished() && self.goes_on() {
             choice["finish_reason"] = Value::Null;
-        } else if calls && !self.calls.is_empty() && !self.calls_client() {
+        } else if calls && !self.calls.all.is_empty() && !self.calls_client() {
             choice["finish_reason"] = json!("stop");
-        } else if self.calls.iter().any(|c| c.instead) && choice.get("finish_reason").is_some_and(|f| f == "stop") {
+        } else if self.calls.all.iter().any(|c| c.instead) && choice.get("finish_reason").is_some_and(|f| f == "stop") {
             choice["finish_reason"] = json!("tool_calls");
         } else {
             return false;
@@ -469,13 +487,14 @@ impl Filter {
 
     /// Adds up what the rounds wrote. The prompt is the last round's: the whole of what the window now holds.
     fn sum(&self, value: &mut Value) -> bool {
-        let Some(usage) = value.get_mut("usage").and_then(Value::as_object_mut).filter(|_| self.earlier > 0) else {
+        let Some(usage) = value.get_mut("usage").and_then(Value::as_object_mut).filter(|_| self.earlier.tokens > 0)
+        else {
             return false;
         };
         let number = |usage: &Map<String, Value>, key: &str| usage.get(key).and_then(Value::as_u64);
         for key in ["completion_tokens", "total_tokens"] {
             if let Some(n) = number(usage, key) {
-                usage.insert(key.into(), json!(n + u64::from(self.earlier)));
+                usage.insert(key.into(), json!(n + u64::from(self.earlier.tokens)));
             }
         }
         true
@@ -490,7 +509,7 @@ impl Filter {
         // A message is a delta that says everything at once.
         let all = message.get("tool_calls").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         let behind = all.len().saturating_sub(LOOKED_AT);
-        self.many = behind > 0;
+        self.calls.many = behind > 0;
         let looked_at = all.iter().take(LOOKED_AT).cloned().enumerate();
         let calls: Vec<Value> = looked_at.map(|(i, call)| numbered(call, i)).collect();
         let mut delta = json!({"content": message.get("content"), "tool_calls": calls});
@@ -499,12 +518,12 @@ impl Filter {
         }
         let delta = delta.as_object_mut()?;
         changed |= self.delta(delta, true).0;
-        if self.many {
+        if self.calls.many {
             self.keep_no_more();
-            self.clients += behind;
+            self.calls.clients += behind;
         }
         let differs = |c: &Partial| c.whose == Whose::Ours || c.instead;
-        if self.round > 0 || self.calls.iter().any(differs) {
+        if self.round > 0 || self.calls.all.iter().any(differs) {
             self.rewrite(message);
             changed = true;
         }
@@ -520,9 +539,9 @@ impl Filter {
             Some(text) => text.to_owned(),
             None => kept.to_owned(),
         };
-        let text = self.earlier_text.clone() + &own("content", &self.text);
+        let text = self.earlier.text.clone() + &own("content", &self.text);
         let reasoning = ["reasoning_content", "reasoning"].into_iter().find(|k| message.contains_key(*k));
-        let reasoning = reasoning.map(|key| (key, self.earlier_reasoning.clone() + &own(key, &self.reasoning)));
+        let reasoning = reasoning.map(|key| (key, self.earlier.reasoning.clone() + &own(key, &self.reasoning)));
         message.insert("content".into(), if text.is_empty() { Value::Null } else { text.into() });
         if let Some(Value::Array(all)) = message.get_mut("tool_calls") {
             // They were read in this order a moment ago.

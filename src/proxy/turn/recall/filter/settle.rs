@@ -10,13 +10,13 @@ impl Filter {
     /// A name that never came is not ours.
     pub(super) fn give_up_waiting(&mut self, kept: &mut Vec<Value>) -> bool {
         let mut changed = false;
-        for partial in self.calls.iter_mut().filter(|p| p.whose == Whose::Unknown) {
+        for partial in self.calls.all.iter_mut().filter(|p| p.whose == Whose::Unknown) {
             if self.answered.held(&partial.call.name, true) == Held::Hidden {
                 partial.whose = Whose::Held;
                 continue;
             }
-            let next = self.clients;
-            self.clients += 1;
+            let next = self.calls.clients;
+            self.calls.clients += 1;
             partial.whose = Whose::Client(next);
             kept.extend(std::mem::take(&mut partial.held).into_iter().map(|f| numbered(f, next)));
             changed = true;
@@ -26,11 +26,12 @@ impl Filter {
 
     /// The reply is whole: calls that go to the client after all are said to it, the others are answered here.
     pub(super) fn settle(&mut self, kept: &mut Vec<Value>) -> bool {
-        let cut = self.endless || self.many || matches!(self.finish.as_deref(), Some("length" | "content_filter"));
+        let cut =
+            self.endless || self.calls.many || matches!(self.finish.as_deref(), Some("length" | "content_filter"));
         let mut changed = false;
-        for at in 0..self.calls.len() {
-            let next = self.clients;
-            let partial = &mut self.calls[at];
+        for at in 0..self.calls.all.len() {
+            let next = self.calls.clients;
+            let partial = &mut self.calls.all[at];
             let settled = match partial.whose {
                 Whose::Ours => {
                     let same = partial.judged == Some(partial.call.arguments.len());
@@ -64,7 +65,7 @@ impl Filter {
                 }
             }
             partial.whose = Whose::Client(next);
-            self.clients += 1;
+            self.calls.clients += 1;
             changed = true;
         }
         changed
@@ -72,7 +73,7 @@ impl Filter {
 
     /// A call of a whole reply as the client may see it.
     pub(super) fn for_client(&self, at: usize, call: Value) -> Option<Value> {
-        match self.calls.iter().filter(|_| at < LOOKED_AT).find(|p| p.index == at as u64) {
+        match self.calls.all.iter().filter(|_| at < LOOKED_AT).find(|p| p.index == at as u64) {
             Some(partial) if partial.whose == Whose::Ours => None,
             Some(partial) if partial.instead => Some(call_json(&partial.call)),
             _ => Some(call),

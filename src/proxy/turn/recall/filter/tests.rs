@@ -150,8 +150,8 @@ fn whole_replies_that_are_none_pass() {
 /// What a reply without end leaves in memory, whatever it is made of.
 fn kept(filter: &Filter) -> usize {
     let held = |p: &Partial| p.call.arguments.capacity() + p.call.name.capacity() + p.held.len() * FRAGMENT;
-    let texts = [&filter.text, &filter.reasoning, &filter.earlier_text, &filter.held].map(String::capacity);
-    texts.iter().sum::<usize>() + filter.calls.iter().map(held).sum::<usize>()
+    let texts = [&filter.text, &filter.reasoning, &filter.earlier.text, &filter.spoken.held].map(String::capacity);
+    texts.iter().sum::<usize>() + filter.calls.all.iter().map(held).sum::<usize>()
 }
 
 #[test]
