@@ -12,9 +12,9 @@ use crate::support::relay::Relay;
 use crate::support::say;
 use crate::support::servers::{Llama, Windowsill, place};
 
-const WINDOW: u32 = 2048;
+const WINDOW: u32 = 4096;
 
-/// A step brings about 260 tokens.
+/// A step brings about 500 tokens: so many are three windows.
 const STEPS: usize = 26;
 
 fn run(url: &str, how: &str, model: &str, steps: usize) -> Value {
@@ -45,10 +45,11 @@ fn session(how: &str) -> Vec<Value> {
         rows.len()
     ));
     rows.iter().for_each(|row| say(&row.to_string()));
-    assert!(pages >= STEPS as u64 - 1, "{how}: the session came to its end: {got}");
+    let steps = rows.len() - compactions * usize::from(how.starts_with("pause"));
+    assert!(rows.len() >= STEPS && pages + 1 >= steps as u64, "{how}: the session came to its end: {got}");
     assert!(largest < u64::from(WINDOW), "{how}");
     // Each page is evaluated once, and again after a rewrite now and then.
-    assert!(read < pages * 260 * 2, "{how}: {read} tokens evaluated for {pages} pages");
+    assert!(read < pages * 520 * 2, "{how}: {read} tokens evaluated for {pages} pages");
     assert_eq!(got["compacts"], true);
     assert!(number(&got, "window") < u64::from(WINDOW), "{got}");
     if let Some(counted) = got["counted"].as_array() {
@@ -60,20 +61,20 @@ fn session(how: &str) -> Vec<Value> {
 
 #[test]
 fn the_sdks_tool_runner_edits_the_context() {
-    for how in ["editing", "editing-stream"] {
-        let rows = session(how);
-        let applied: Vec<&Value> = rows.iter().filter(|row| row["applied"][0]["cleared_tool_uses"].is_u64()).collect();
-        assert!(applied.len() > rows.len() / 2, "{how}: {rows:?}");
-        // What was cleared stays so: the numbers never fall until a fold takes it all.
-        let last = applied.last().unwrap();
-        assert!(last["applied"][0]["cleared_input_tokens"].as_u64().unwrap() > 500, "{last}");
-        assert!(rows.iter().all(|row| row["applied"].is_array()), "{how}: {rows:?}");
-    }
+    let how = "editing";
+    let rows = session(how);
+    assert!(rows.iter().all(|row| row["applied"].is_array()), "{rows:?}");
+    let uses = |row: &Value| row["applied"][0]["cleared_tool_uses"].as_u64().unwrap_or(0);
+    assert!(rows.iter().filter(|row| uses(row) > 0).count() >= 8, "{rows:?}");
+    // What was cleared stays so, until a fold takes it all.
+    assert!(rows.windows(2).all(|two| uses(&two[1]) >= uses(&two[0]) || uses(&two[1]) == 0), "{rows:?}");
+    let tokens = |row: &Value| row["applied"][0]["cleared_input_tokens"].as_u64().unwrap_or(0);
+    assert!(rows.iter().all(|row| tokens(row) >= uses(row) * 100), "{rows:?}");
 }
 
 #[test]
 fn the_sdks_tool_runner_compacts_at_a_line() {
-    for how in ["compaction", "pause-stream"] {
+    for how in ["compaction-stream", "pause"] {
         let rows = session(how);
         assert!(rows.iter().any(|row| row["content"][0] == "compaction"), "{how}: {rows:?}");
         for row in rows.iter().filter(|row| row["content"][0] == "compaction") {
@@ -90,17 +91,16 @@ fn the_sdks_tool_runner_compacts_at_a_line() {
 
 #[test]
 fn the_sdks_tool_runner_compacts_on_demand() {
-    for how in ["on-demand", "on-demand-stream"] {
-        let rows = session(how);
-        let compacted: Vec<usize> = (0..rows.len()).filter(|at| rows[*at]["stop"] == "compaction").collect();
-        assert!(compacted.len() >= 2, "{how}: {rows:?}");
-        for at in compacted {
-            assert_eq!(rows[at]["content"], json!(["compaction"]), "{how}");
-            // The next prompt is the brief and what is asked.
-            let prompt = |row: &Value| row["read"].as_u64().unwrap() + row["cached"].as_u64().unwrap();
-            if let Some(next) = rows.get(at + 1) {
-                assert!(prompt(next) < prompt(&rows[at - 1]), "{how}: {next}");
-            }
+    let how = "on-demand-stream";
+    let rows = session(how);
+    let compacted: Vec<usize> = (0..rows.len()).filter(|at| rows[*at]["stop"] == "compaction").collect();
+    assert!(compacted.len() >= 2, "{how}: {rows:?}");
+    for at in compacted {
+        assert_eq!(rows[at]["content"], json!(["compaction"]), "{how}");
+        // The next prompt is the brief and what is asked.
+        let prompt = |row: &Value| row["read"].as_u64().unwrap() + row["cached"].as_u64().unwrap();
+        if let Some(next) = rows.get(at + 1) {
+            assert!(prompt(next) < prompt(&rows[at - 1]), "{how}: {next}");
         }
     }
 }

@@ -24,7 +24,7 @@ def read_page() -> str:
     """Reads the next page of the book."""
     global pages
     pages += 1
-    lines = (f"Page {pages}, line {n}: shelf {n * 7 % 17} holds {n * pages % 101} boxes." for n in range(12))
+    lines = (f"Page {pages}, line {n}: shelf {n * 7 % 17} holds {n * pages % 101} boxes." for n in range(24))
     return "\n".join(lines)
 
 
@@ -60,7 +60,7 @@ for step in runner:
         runner.compact_before_next_turn({"type": "summarize", "instructions": "Keep the numbers of boxes."})
 counted = None
 if how in EDITS:
-    history = [*asked, {"role": "assistant", "content": "Read."}, {"role": "user", "content": read_page.call({}) * 30}]
+    history = [*asked, {"role": "assistant", "content": "Read."}, {"role": "user", "content": read_page.call({}) * 28}]
     more = {"context_management": {"edits": EDITS[how]}}
     count = client.beta.messages.count_tokens(model=model, messages=history, **more)
     counted = [count.input_tokens, count.context_management.original_input_tokens]
