@@ -36,7 +36,7 @@ pub(crate) struct Written {
     /// Names that it may have there: the first that exists, else the last.
     pub(crate) names: &'static [&'static str],
     pub(crate) format: Format,
-    /// The settings, as JSON; see [`super::wrap::patch`].
+    /// The settings, as JSON. A name that ends in `?` is set only where it is missing.
     pub(crate) settings: &'static str,
     /// Whether the client has to have made it: windowsill does not know all that must stand in it.
     pub(crate) made_by_client: bool,

@@ -17,11 +17,9 @@ mod turn;
 
 use crate::proxy::lookout::servers;
 use std::collections::HashMap;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use http::HeaderMap;
-use lru::LruCache;
 use parking_lot::Mutex;
 
 pub use ahead::background;
@@ -40,33 +38,37 @@ pub use desk::models::models;
 pub use desk::pins::{Pinning, Unpinned};
 pub use desk::pins::{pin, pins, unpin};
 pub use desk::receipt::report;
-pub use desk::record::{Asked, Record, Text, hit_json, lines, page, search};
+pub use desk::record::{Asked, Record, Text, hit_json, lines, page};
 pub use desk::report::plan_file;
-pub use desk::report::{conversation, conversations, dry_run, metrics_text, ready, record, view};
+pub use desk::report::{conversation, conversations, dry_run, metrics_text, ready, record};
 pub use desk::resume::resume;
+pub use desk::rewrites::sentence_of;
 pub use desk::rows::grouped;
 pub use desk::rules::{add_rule, edit_rule, remove_rule, rules};
 pub use desk::running::{ask as ask_running, ask_original_running, rules_running, running_models, steer_running};
+pub use desk::search::{Filter, filtered, search};
+pub use desk::sides::{request_of, view};
 pub use desk::sight::insight;
 pub use desk::steer::{forget_wishes, pause, steer};
 pub use desk::timeline::{timeline, timeline_message};
 pub use desk::trace::{TraceQuery, follow_running};
 pub use desk::trace::{events, follow};
-pub use doors::dialect::{
-    anthropic_models, count_chat, count_messages, count_responses, messages, ollama, ollama_asks, responses,
-};
-pub use doors::dialect::{json_reply, refusal};
+pub use doors::conversations::{conversation_item, conversation_items, conversation_of, create_conversation};
+pub use doors::dialect::refusal;
+pub use doors::dialect::{anthropic_models, count_chat, count_messages, messages, ollama, ollama_asks};
 pub use doors::embeds::{ollama_embeds, pass_below_api};
+pub use doors::responses::{compact_responses, count_responses, responses};
+pub use doors::stored::{cancel_response, input_items, response_of};
 pub use doors::{chat, pass};
 pub use error::Error;
 pub use state::steer::{Steer, When};
-pub use turn::relay::{self, Body};
+pub use turn::relay::{self, Body, json_reply};
 
 pub use crate::engine::devices::tell as tell_devices;
 pub use crate::engine::generate::{Setup as EngineSetup, work as generate};
 pub use crate::guard::told::told;
 
-use crate::config::{Config, Resolved};
+use crate::config::Config;
 use crate::measure::Measure;
 use crate::measure::afford::Machine;
 use crate::store::Store;
@@ -74,16 +76,10 @@ use crate::upstream::Upstream;
 use crate::usage::Metrics;
 pub use crate::wire::dialect::Dialect;
 pub use crate::wire::dialect::ollama::embed::Embeds;
-use crate::wire::known;
 use ahead::background::Tasks;
 use aside::Aside;
 use state::live::LiveConversations;
 use traffic::Traffic;
-
-/// Names of models of which something is remembered: clients choose them, and may not fill the memory.
-const NAMES: NonZeroUsize = NonZeroUsize::new(512).expect("not zero");
-
-type Policies = HashMap<(String, Option<String>, String, Option<String>), Arc<Resolved>>;
 
 /// Everything a request needs.
 pub struct App {
@@ -102,26 +98,18 @@ pub struct App {
     /// Where large requests are worked on.
     aside: Aside,
     lives: Arc<LiveConversations>,
-    /// What is in flight at servers whose slots share a pool.
-    pools: pool::Pools,
-    lent: turn::slots::Lent,
-    heads: desk::price::Heads,
+    /// What the stages of requests remember of earlier ones.
+    turn: turn::memory::Memory,
     /// One change of what people want of a conversation at a time.
     standing_turn: tokio::sync::Mutex<()>,
-    /// How summarizers did lately, by upstream and model.
-    summarizers: Mutex<LruCache<String, turn::brief::Trial>>,
-    /// Digests that clients wait for, or waited for.
-    digests: turn::digest::Begun,
     /// Which upstream lists which model.
     places: Mutex<HashMap<String, usize>>,
     /// Who uses which model of which server.
     traffic: Arc<Traffic>,
     /// What is done behind a reply; the rooms that do it stand above the one that answers.
     after: fn(&Arc<App>, turn::account::Accounted),
-    /// Policies by model, profile header, what the server has loaded, and task.
-    policies: Mutex<Policies>,
-    /// Long requests that the next ones go on from.
-    read: Mutex<known::Kept>,
+    /// Replies that clients do not wait for.
+    background: doors::background::Backgrounds,
 }
 
 impl App {
@@ -139,17 +127,12 @@ impl App {
             tasks,
             aside: Aside::default(),
             lives: Arc::default(),
-            pools: pool::Pools::default(),
-            lent: turn::slots::Lent::default(),
-            heads: desk::price::Heads::default(),
+            turn: turn::memory::Memory::default(),
             standing_turn: tokio::sync::Mutex::default(),
-            summarizers: Mutex::new(LruCache::new(NAMES)),
-            digests: Mutex::new(LruCache::new(turn::digest::FOUND_AGAIN)),
             places: Mutex::default(),
             traffic: Arc::default(),
             after: ahead::begin,
-            policies: Mutex::default(),
-            read: Mutex::default(),
+            background: doors::background::Backgrounds::default(),
         }
     }
 

@@ -15,7 +15,9 @@ mod bytes;
 mod checkpoint;
 mod cli;
 mod clients;
+mod compacted_responses;
 mod config;
+mod crowded;
 mod curate;
 mod current;
 mod dialects;
@@ -43,6 +45,7 @@ mod memory;
 #[cfg(target_os = "linux")]
 mod nvml;
 mod odd;
+mod openai_state;
 mod openapi;
 #[cfg(feature = "engine")]
 mod own_count;

@@ -54,6 +54,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "brief",
             "completion",
             "conversation",
+            "export",
             "guard",
             "passage",
             "pinned",
@@ -104,6 +105,15 @@ const DOORS: &[(&[&str], &[&str])] = &[
     (&["tempfile"], &["src/measure/afford/dry_run.rs", "src/measure/shown/", "src/files.rs", "src/cli/launch.rs"]),
     (&["sysinfo"], &["src/measure/hardware.rs", "src/measure/hardware/"]),
     (&["nvml_wrapper"], &["src/measure/hardware.rs", "src/measure/hardware/"]),
+];
+
+/// What asks the planner, and the one file outside the core that may. Whoever else wants a view says what for.
+const PLANNERS: &[(&str, &str)] = &[
+    ("crate::plan::plan(", "none: `plan::fit` plans until a prompt fits"),
+    ("Fitting::new(", "src/proxy/turn/draft.rs"),
+    ("asked::breaks(", "src/proxy/turn/measured.rs"),
+    ("asked::fold(", "src/proxy/state/view.rs"),
+    ("asked::foreseen(", "src/proxy/state/view.rs"),
 ];
 
 /// What the pure crate never touches: the rest is kept out by its Cargo.toml.
@@ -531,6 +541,18 @@ fn without_tests(code: &str) -> String {
         rest = &tail[end..];
     }
     kept + rest
+}
+
+#[test]
+fn the_planner_is_asked_in_one_place_for_each_purpose() {
+    let files = sources();
+    let outside = || files.iter().filter(|(file, _)| file.starts_with("src/") && !is_test(file));
+    for (call, home) in PLANNERS {
+        for (file, text) in outside() {
+            let found = text.contains(call);
+            assert_eq!(found, file == home, "{file}: `{call}` is called only in {home}: see `state::view::Intent`");
+        }
+    }
 }
 
 #[test]

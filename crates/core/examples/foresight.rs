@@ -12,13 +12,14 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 use serde_json::{Value, json};
-use windowsill_core::apply::{self, Archive};
-use windowsill_core::brief;
-use windowsill_core::conversation::edit::{Edit, View};
-use windowsill_core::conversation::{Conversation, Digest, Message, Role, Tokens, repair};
-use windowsill_core::plan::rewrite::{self, Out};
-use windowsill_core::plan::{self, Action, Cost, Facts, Policy};
+use windowsill_core::conversation::{Conversation, Message, Role, Tokens, repair};
+use windowsill_core::plan::rewrite::Out;
+use windowsill_core::plan::{self, Cost, Facts};
 use windowsill_core::wire::openai_chat as wire;
+
+mod replay;
+
+use replay::{RESERVE, Replay, Rules};
 
 /// What foresight.py takes for a word that can be referred back to.
 static WORD: LazyLock<Regex> = LazyLock::new(|| {
@@ -96,24 +97,6 @@ fn read(path: &Path) -> Option<Session> {
     (!ends.is_empty()).then_some(Session { name, conversation, ends })
 }
 
-struct Names;
-
-impl Archive for Names {
-    type Error = std::convert::Infallible;
-
-    fn free_id(&self, text: &str) -> Result<String, Self::Error> {
-        Ok(format!("r{}", &Digest::of(text.as_bytes()).hex()[..12]))
-    }
-
-    fn result_path(&self, id: &str) -> PathBuf {
-        format!("/data/large_tool_results/{id}.txt").into()
-    }
-
-    fn history_path(&self, conversation: &str) -> PathBuf {
-        format!("/data/conversation_history/{conversation}.md").into()
-    }
-}
-
 fn tokens(text: &str) -> Tokens {
     Tokens::try_from(text.chars().count().div_ceil(CHARACTERS)).unwrap_or(Tokens::MAX)
 }
@@ -126,93 +109,50 @@ fn cost(message: &Message) -> Cost {
     }
 }
 
-/// What is known between the requests of a session.
-struct Replay<'a> {
+/// What stands where a model would write a brief.
+const BLANK: &str =
+    "## Current state\nThe work goes on one part at a time; nothing is finished and nothing is given up.";
+
+/// A session that is replayed, and the prompts that the server has seen.
+struct Seen<'a> {
     session: &'a Session,
     window: Tokens,
-    costs: Vec<Cost>,
-    view: View,
-    forwarded: usize,
+    replay: Replay,
     past: VecDeque<String>,
 }
 
-impl Replay<'_> {
-    fn facts(&self, conversation: &Conversation) -> Facts {
-        let head: Tokens = conversation.system.iter().map(|m| cost(m).total()).sum();
-        let tools = conversation.tools.as_ref().map_or(0, |t| tokens(&String::from_utf8_lossy(t)));
-        let edit_cost = |edit: &Edit| match edit {
-            Edit::Arguments { arguments: text, .. }
-            | Edit::Text { text, .. }
-            | Edit::Recalled { text, .. }
-            | Edit::Fold { brief: text, .. } => tokens(text) + 8,
-        };
-        Facts {
-            window: self.window,
-            output_reserved: plan::output_reserved(self.window, head + tools, Some(256), 1024),
-            slack: 16,
-            system: head,
-            tools,
-            costs: self.costs[..conversation.body.len()].to_vec(),
-            edit_costs: self.view.edits.iter().map(edit_cost).collect(),
-            told: brief::told(&self.view),
-            view: self.view.clone(),
-            forwarded: self.forwarded,
-            ..Facts::default()
-        }
-    }
-
+impl Seen<'_> {
     /// The view of the first messages, its text, and what of it a server evaluates.
     fn turn(&mut self, end: usize) -> Option<(Vec<Out>, String, usize)> {
-        let whole = &self.session.conversation;
+        let Conversation { body, system, tools, .. } = &self.session.conversation;
         let conversation = Conversation {
-            body: whole.body[..end].to_vec(),
-            system: whole.system.clone(),
-            tools: whole.tools.clone(),
+            body: body[..end].to_vec(),
+            system: system.clone(),
+            tools: tools.clone(),
             ..Conversation::default()
         };
-        let mut facts = self.facts(&conversation);
-        let policy = Policy::default();
-        for _ in 0..8 {
-            let plan = plan::plan(&conversation, &facts, &policy);
-            if plan::gives_way(&mut facts, &plan, 1024) {
-                continue;
-            }
-            if !plan.fits {
-                return None;
-            }
-            let blank =
-                "## Current state\nThe work goes on one part at a time; nothing is finished and nothing is given up.";
-            let asks = plan.actions.iter().any(|a| matches!(a, Action::Fold { ask_model: true, .. }));
-            let input = apply::Input {
-                conversation: &conversation,
-                id: "c0123456789ab",
-                plan: &plan,
-                old: &self.view,
-                store: &Names,
-                count: &tokens,
-                words: apply::Words {
-                    written: asks.then_some(apply::Written { text: blank, read: 0, unread: &[] }),
-                    ..apply::Words::default()
-                },
-            };
-            let view = if plan.actions.is_empty() { self.view.clone() } else { apply::apply(&input).unwrap().view };
-            let out = rewrite::rewrite(&conversation, &view, &policy.template);
-            let text: Vec<String> = out.iter().map(shown).collect();
-            let text = text.join("\n");
-            if tokens(&text) + facts.tools + 8 * out.len() as Tokens <= plan.lines.limit {
-                (self.view, self.forwarded) = (view, end);
-                let known = self.past.iter().map(|p| p.bytes().zip(text.bytes()).take_while(|(a, b)| a == b).count());
-                let new = text.len() - known.max().unwrap_or(0);
-                self.past.push_back(text.clone());
-                if self.past.len() > REMEMBERED {
-                    self.past.pop_front();
-                }
-                return Some((out, text, new / CHARACTERS));
-            }
-            facts.slack += 64;
+        let (window, system): (_, Tokens) = (self.window, system.iter().map(|m| cost(m).total()).sum());
+        let tools = tools.as_ref().map_or(0, |t| tokens(&String::from_utf8_lossy(t)));
+        let output_reserved = plan::output_reserved(window, system + tools, Some(256), RESERVE);
+        let head = Facts { window, output_reserved, slack: 16, system, tools, ..Facts::default() };
+        let (out, _) = self.replay.turn(&conversation, head)?;
+        let text = text_of(&out);
+        let known = self.past.iter().map(|p| p.bytes().zip(text.bytes()).take_while(|(a, b)| a == b).count());
+        let new = text.len() - known.max().unwrap_or(0);
+        self.past.push_back(text.clone());
+        if self.past.len() > REMEMBERED {
+            self.past.pop_front();
         }
-        None
+        Some((out, text, new / CHARACTERS))
     }
+}
+
+fn text_of(out: &[Out]) -> String {
+    out.iter().map(shown).collect::<Vec<_>>().join("\n")
+}
+
+fn size(out: &[Out]) -> Tokens {
+    tokens(&text_of(out)) + 8 * out.len() as Tokens
 }
 
 fn print(window: Tokens, half: &str, scores: &[(String, Score)]) {
@@ -267,17 +207,12 @@ fn score(session: &Session, window: Tokens, detail: bool) -> Score {
     head.push_str(&said[..=first].join("\n"));
     head.push_str(&tools.as_ref().map(|t| String::from_utf8_lossy(t).into_owned()).unwrap_or_default());
     let mut out = Score::default();
-    let mut replay = Replay {
-        session,
-        window,
-        costs: body.iter().map(cost).collect(),
-        view: View::default(),
-        forwarded: 0,
-        past: VecDeque::new(),
-    };
+    let rules = Rules { tokens, size, blank: BLANK };
+    let replay = Replay::new(rules, body.iter().map(cost).collect());
+    let mut seen = Seen { session, window, replay, past: VecDeque::new() };
     for end in &session.ends {
         out.turns += 1;
-        let Some((view, text, new)) = replay.turn(*end) else { continue };
+        let Some((view, text, new)) = seen.turn(*end) else { continue };
         out.answered += 1;
         out.evaluated += new as u64;
         out.filled += f64::from(tokens(&text)) / f64::from(window);

@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::preview::clean::shorten;
+use crate::preview::clean::{says_nothing, shorten};
 use crate::preview::sniff::parse_json;
 
 /// The text inside a wrapper, and what the wrapper says about it.
@@ -102,14 +102,6 @@ impl Inner {
     pub fn failed(&self) -> bool {
         self.exit.is_some_and(|code| code != 0) || self.exit.is_none() && self.ok == Some(false)
     }
-}
-
-/// Whether a text stands for nothing: `(none)`, `null`.
-pub(crate) fn says_nothing(text: &str) -> bool {
-    let text = text.trim().trim_end_matches(['.', ',', '"']).trim_start_matches('"');
-    ["", "(none)", "none", "null", "nil", "(empty)", "n/a", "no error", "no errors", "false", "undefined"]
-        .iter()
-        .any(|none| text.eq_ignore_ascii_case(none))
 }
 
 fn object(map: &Map<String, Value>, bytes: usize, depth: usize) -> Option<Inner> {

@@ -7,21 +7,28 @@
 #![allow(clippy::unwrap_used, reason = "an example that cannot read its data has nothing to say")]
 
 use std::collections::HashSet;
-use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use windowsill_core::apply::{self, Archive};
 use windowsill_core::conversation::chain::chain;
 use windowsill_core::conversation::edit::{Edit, View};
-use windowsill_core::conversation::{Conversation, Digest, Message, Role, Tokens};
+use windowsill_core::conversation::{Conversation, Message, Role, Tokens};
 use windowsill_core::passage::{Found, Said, searched};
-use windowsill_core::plan::{self, Action, Cost, Facts, Policy, rewrite};
+use windowsill_core::plan::rewrite::Out;
+use windowsill_core::plan::{Cost, Facts};
 use windowsill_core::remind;
 use windowsill_core::wire::openai_chat as wire;
 use windowsill_record::{Batch, ConversationUpdate, Node, Passage, Store};
 
+#[path = "../../core/examples/replay/mod.rs"]
+mod replay;
+
+use replay::{Replay, Rules};
+
 /// Characters a token.
 const CHARACTERS: usize = 4;
+
+/// Tokens that are kept for a reply.
+const KEPT: Tokens = 512;
 
 /// Share of a sentence's word triples that must stand somewhere.
 const HIT: f64 = 0.8;
@@ -82,15 +89,16 @@ async fn conversation(one: &Value, others: &[&Value], window: Tokens, score: &mu
     let request = json!({"messages": one["messages"]});
     let body = wire::parse(&request.to_string().into()).unwrap().conversation.body;
     record(&store, &body).await;
-    let mut replay = Replay { window, view: View::default(), forwarded: 0, costs: body.iter().map(cost).collect() };
+    let rules = Rules { tokens, size, blank: BLANK };
+    let mut replay = Replay::new(rules, body.iter().map(cost).collect());
     for at in 0..body.len() - 1 {
         if body[at].role == Role::User && body[at + 1].role == Role::Assistant {
-            replay.turn(&body[..=at]);
+            turn(&mut replay, &body[..=at], window);
         }
     }
     let slides = sliding(&body, window);
     for question in one["questions"].as_array().unwrap() {
-        let (prompt, block) = ask(&store, &replay, &body, question);
+        let (prompt, block) = ask(&store, &replay, (&body, window), question);
         let keys: Vec<Triples> =
             question["keys"].as_array().unwrap().iter().map(|k| Triples::of(k.as_str().unwrap())).collect();
         if keys.is_empty() {
@@ -112,25 +120,30 @@ async fn conversation(one: &Value, others: &[&Value], window: Tokens, score: &mu
     }
     for question in others {
         score.others += 1.0;
-        score.nothing += f64::from(ask(&store, &replay, &body, question).1.is_none());
+        score.nothing += f64::from(ask(&store, &replay, (&body, window), question).1.is_none());
     }
     drop(store);
     _ = std::fs::remove_dir_all(&folder);
 }
 
 /// The prompt for a question, and what comes behind it.
-fn ask(store: &Store, replay: &Replay, body: &[Message], question: &Value) -> (String, Option<String>) {
+fn ask(
+    store: &Store,
+    replay: &Replay,
+    (body, window): (&[Message], Tokens),
+    question: &Value,
+) -> (String, Option<String>) {
     let asked = json!({"role": "user", "content": question["q"]}).to_string();
     let mut body = body.to_vec();
     body.push(wire::message(asked.into()).unwrap());
-    let mut replay = Replay { costs: body.iter().map(cost).collect(), view: replay.view.clone(), ..*replay };
-    let (prompt, used) = replay.turn(&body);
+    let mut replay = Replay { costs: body.iter().map(cost).collect(), ..replay.clone() };
+    let (prompt, used) = turn(&mut replay, &body, window);
     let Some(cue) = remind::cue(&body).filter(|_| replay.view.lacks()) else { return (prompt, None) };
     let found = store.passages(&cue.query, Some("c"), FOUND, &mut |_| true).unwrap();
     let found: Vec<Found> = found.into_iter().map(shown).collect();
     let standing = remind::Standing::of([prompt.as_str()].into_iter());
     let gone = |said: &Said| left(&replay.view, said.at) && !standing.holds(said);
-    let room = remind::room(replay.window, (replay.window - 512).saturating_sub(used));
+    let room = remind::room(window, (window - KEPT).saturating_sub(used));
     let block = remind::block(&cue, &found, &gone, room, &tokens);
     (prompt, block.map(|block| block.text))
 }
@@ -184,24 +197,6 @@ async fn record(store: &Store, body: &[Message]) {
     store.record(Batch { conversation: Some(update), nodes, ..Batch::default() }).await.unwrap();
 }
 
-struct Names;
-
-impl Archive for Names {
-    type Error = std::convert::Infallible;
-
-    fn free_id(&self, text: &str) -> Result<String, Self::Error> {
-        Ok(format!("r{}", &Digest::of(text.as_bytes()).hex()[..12]))
-    }
-
-    fn result_path(&self, id: &str) -> PathBuf {
-        format!("/data/large_tool_results/{id}.txt").into()
-    }
-
-    fn history_path(&self, conversation: &str) -> PathBuf {
-        format!("/data/conversation_history/{conversation}.md").into()
-    }
-}
-
 fn tokens(text: &str) -> Tokens {
     Tokens::try_from(text.chars().count().div_ceil(CHARACTERS)).unwrap_or(Tokens::MAX)
 }
@@ -210,70 +205,31 @@ fn cost(message: &Message) -> Cost {
     Cost { text: tokens(&message.text) + 6, ..Cost::default() }
 }
 
-/// What is known between the requests of a conversation.
-struct Replay {
-    window: Tokens,
-    view: View,
-    forwarded: usize,
-    costs: Vec<Cost>,
+/// What stands where a model would write a brief.
+const BLANK: &str = "The user and the assistant have been talking about several things, and the assistant has been answering one question at a time.";
+
+/// Tokens of system prompt and tools.
+const HEAD: Tokens = 150;
+
+/// The prompt's text, and its tokens.
+fn turn(replay: &mut Replay, body: &[Message], window: Tokens) -> (String, Tokens) {
+    let conversation = Conversation { body: body.to_vec(), ..Conversation::default() };
+    let head = Facts { window, output_reserved: KEPT, slack: 16, tools: HEAD, ..Facts::default() };
+    let (out, used) = replay.turn(&conversation, head).expect("a chat is never too long for its window");
+    (out.iter().map(text).collect::<Vec<_>>().join("\n"), used)
 }
 
-impl Replay {
-    /// The prompt's text, and its tokens.
-    fn turn(&mut self, body: &[Message]) -> (String, Tokens) {
-        let conversation = Conversation { body: body.to_vec(), ..Conversation::default() };
-        let edit_cost = |edit: &Edit| match edit {
-            Edit::Arguments { arguments: text, .. }
-            | Edit::Text { text, .. }
-            | Edit::Recalled { text, .. }
-            | Edit::Fold { brief: text, .. } => tokens(text) + 8,
-        };
-        let mut facts = Facts {
-            window: self.window,
-            output_reserved: 512,
-            slack: 16,
-            system: 30,
-            tools: 120,
-            costs: self.costs[..body.len()].to_vec(),
-            edit_costs: self.view.edits.iter().map(edit_cost).collect(),
-            view: self.view.clone(),
-            forwarded: self.forwarded,
-            ..Facts::default()
-        };
-        let policy = Policy::default();
-        loop {
-            let plan = plan::plan(&conversation, &facts, &policy);
-            let blank = "The user and the assistant have been talking about several things, and the assistant has been answering one question at a time.";
-            let asks = plan.actions.iter().any(|a| matches!(a, Action::Fold { ask_model: true, .. }));
-            let input = apply::Input {
-                conversation: &conversation,
-                id: "c0123456789ab",
-                plan: &plan,
-                old: &self.view,
-                store: &Names,
-                count: &tokens,
-                words: apply::Words {
-                    written: asks.then_some(apply::Written { text: blank, read: 0, unread: &[] }),
-                    ..apply::Words::default()
-                },
-            };
-            let view = if plan.actions.is_empty() { self.view.clone() } else { apply::apply(&input).unwrap().view };
-            let out = rewrite::rewrite(&conversation, &view, &policy.template);
-            let texts: Vec<String> =
-                out.iter().map(|o| wire::message(o.bytes.clone()).unwrap().text.to_string()).collect();
-            let used = texts.iter().map(|t| tokens(t) + 6).sum::<Tokens>() + 150;
-            if used <= plan.lines.limit || facts.slack > 4000 {
-                (self.view, self.forwarded) = (view, body.len());
-                return (texts.join("\n"), used);
-            }
-            facts.slack += 64;
-        }
-    }
+fn text(out: &Out) -> String {
+    wire::message(out.bytes.clone()).unwrap().text.to_string()
+}
+
+fn size(out: &[Out]) -> Tokens {
+    out.iter().map(|out| tokens(&text(out)) + 6).sum()
 }
 
 /// The text that a client keeps that drops the oldest messages but the first.
 fn sliding(body: &[Message], window: Tokens) -> String {
-    let mut left = (window - 512 - 230).saturating_sub(cost(&body[0]).total());
+    let mut left = (window - KEPT - 230).saturating_sub(cost(&body[0]).total());
     let mut kept = vec![body[0].text.to_string()];
     for message in body[1..].iter().rev() {
         let Some(rest) = left.checked_sub(cost(message).total()) else { break };

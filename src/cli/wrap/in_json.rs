@@ -4,7 +4,7 @@ use jsonc_parser::ParseOptions;
 use jsonc_parser::cst::{CstInputValue, CstNode, CstObject, CstRootNode};
 use serde_json::{Map, Value};
 
-use super::patch::{NAMES, is_tables, name_of};
+use super::setting::{NAMES, is_tables, name_of};
 
 /// What clients read: comments and commas at the end are fine, other liberties are not.
 const OPTIONS: ParseOptions = ParseOptions {

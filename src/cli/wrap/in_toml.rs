@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, TableLike};
 
-use super::patch::{NAMES, is_tables, name_of};
+use super::setting::{NAMES, is_tables, name_of};
 
 pub(super) fn patched(text: &str, settings: &Map<String, Value>) -> Result<String, String> {
     let mut document: DocumentMut =

@@ -4,6 +4,7 @@ mod in_json;
 mod in_toml;
 mod kept;
 mod patch;
+mod setting;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -6,6 +6,7 @@
 use serde_json::{Map, Value};
 
 use super::super::clients::Format;
+use super::setting::name_of;
 use super::{in_json, in_toml};
 
 /// Brackets within each other, beyond which a file is no config of anybody's.
@@ -33,19 +34,6 @@ pub(super) fn patched(format: Format, text: &str, settings: &Map<String, Value>)
         Format::Yaml => yaml(text, settings),
         Format::Dotenv => Ok(dotenv(text, settings)),
     }
-}
-
-/// A setting's name, and whether it is set only where it is missing.
-pub(super) fn name_of(key: &str) -> (&str, bool) {
-    key.strip_suffix('?').map_or((key, false), |name| (name, true))
-}
-
-/// What tells an entry of a list of tables from others.
-pub(super) const NAMES: [&str; 2] = ["name", "id"];
-
-/// Whether a setting is a list of tables.
-pub(super) fn is_tables(value: &Value) -> bool {
-    value.as_array().is_some_and(|list| !list.is_empty() && list.iter().all(Value::is_object))
 }
 
 /// Replaces or adds whole keys of the top level. The text is looked at line by line, and has to be so plain that this is

@@ -22,7 +22,7 @@ use tracing::{debug, info};
 
 use super::state::gauge;
 use super::state::live::{Ahead, Brief, Making};
-use super::state::view::Subject;
+use super::state::view::{Intent, Subject, make_view, planned};
 use super::traffic::Asked;
 use super::turn::attempt;
 use super::turn::brief::{Ask, folded, folded_to, left_out, reach, readable, told};
@@ -38,9 +38,8 @@ use crate::plan::asked::Next;
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Action, Facts, Plan, Strategy, economics};
 use crate::proxy::state::live::Reply;
-use crate::proxy::state::view::make_view;
 use crate::proxy::traffic::begin_errand;
-use crate::proxy::turn::account::Accounted;
+use crate::proxy::turn::account::{Accounted, Outcome};
 use crate::proxy::turn::brief::{ask_for_brief, made};
 use crate::proxy::turn::slots::slots;
 use crate::store::{Batch, Event};
@@ -66,7 +65,7 @@ struct Behind {
     upstream: Arc<Upstream>,
     headers: HeaderMap,
     prepared: Prepared,
-    reported: Reported,
+    outcome: Outcome,
     window: Tokens,
     /// Tokens that the server holds: prompt and reply, as it counted them.
     used: Tokens,
@@ -78,7 +77,7 @@ struct Behind {
 
 /// Begins what is done behind a reply.
 pub(super) fn begin(app: &Arc<App>, of: Accounted) {
-    if of.end == relay::End::Complete && !of.prepared.history.repeats_a_beginning {
+    if of.outcome.end == relay::End::Complete && !of.prepared.history.repeats_a_beginning {
         title_behind(app, &of.prepared);
     }
     work_ahead(app, of);
@@ -89,12 +88,12 @@ type Made = (Plan, Applied, Vec<Out>, f64);
 
 /// Begins behind a reply what the next requests will need, if nobody is waiting.
 fn work_ahead(app: &Arc<App>, of: Accounted) {
-    let Accounted { upstream, headers, prepared, reported, end } = of;
+    let Accounted { upstream, headers, prepared, outcome } = of;
     let Some(window) = prepared.window.tokens else { return };
-    let Some(prompt) = reported.prompt else { return };
-    let used = prompt + reported.completion.unwrap_or(0);
+    let Some(prompt) = outcome.reported.prompt else { return };
+    let used = prompt + outcome.reported.completion.unwrap_or(0);
     let strategy = prepared.policy.policy.strategy;
-    let may = prepared.policy.background && end == relay::End::Complete && !prepared.request.unloads();
+    let may = prepared.policy.background && outcome.end == relay::End::Complete && !prepared.request.unloads();
     let Some(tip) = prepared.history.chain.last().copied() else { return };
     if !may || strategy == Strategy::Off || prepared.wishes.wanted.paused {
         return;
@@ -103,7 +102,7 @@ fn work_ahead(app: &Arc<App>, of: Accounted) {
     let step = last_step(&prepared);
     let fold = due || passes_with(used, step, prepared.made.lines.fold_at, window);
     let (from, line) = prepared.made.lines.brief_at(used);
-    let told = told_of(app, &prepared, &reported.text);
+    let told = told_of(app, &prepared, &outcome.reported.text);
     let lags = told < folded_to(&prepared.made.view);
     let is_near = due || economics::brief_is_due(used, step, from, line);
     let brief = strategy == Strategy::Summarize
@@ -128,12 +127,12 @@ fn work_ahead(app: &Arc<App>, of: Accounted) {
     });
     let owned = Arc::clone(app);
     app.tasks.spawn(async move {
-        let wait = match (reported.called_tools, stopped) {
+        let wait = match (outcome.reported.called_tools, stopped) {
             (false, 0) => Duration::ZERO,
             (_, stopped) => AFTER_TOOL_CALLS * 2u32.pow(stopped),
         };
         let (size, id) = (prepared.request.body.len(), prepared.id.clone());
-        let behind = Behind { upstream, headers, prepared, reported, window, used, step, told };
+        let behind = Behind { upstream, headers, prepared, outcome, window, used, step, told };
         let (worker, asking) = (Arc::clone(&owned), Arc::clone(&making.asking));
         let work = async move {
             tokio::time::sleep(wait).await;
@@ -211,15 +210,16 @@ fn brief_behind(app: &App, prepared: &Prepared, reply: &str) -> Option<Brief> {
 }
 
 async fn make_brief(app: &Arc<App>, behind: &Behind) {
-    let Behind { upstream, prepared, reported, window, .. } = behind;
+    let Behind { upstream, prepared, outcome, window, .. } = behind;
+    let Outcome { reported, recalled, .. } = outcome;
     let body = &prepared.request.conversation.body;
     let mut view = readable(prepared.made.out.clone(), &prepared.made.view);
     let mut reply = None;
     // The reply stands in the server's cache behind the prompt, with what it recalled; a client that echoes it lets the next
     // prompt begin with all of it. The brief then holds for histories with this reply alone.
     if !reported.called_tools && !reported.text.is_empty() {
-        view.extend_from_slice(&prepared.recall.recalled);
-        reply = Some(Reply::new(body.len() + prepared.recall.recalled.len(), &reported.text));
+        view.extend_from_slice(&recalled);
+        reply = Some(Reply::new(body.len() + recalled.len(), &reported.text));
         let bytes = openai_chat::new_message("assistant", &reported.text);
         view.push(Out { bytes, role: Role::Assistant, at: None, calls: false, changed: true });
     }
@@ -312,9 +312,9 @@ async fn fold_ahead(app: &Arc<App>, behind: &Behind) {
 /// The plan that the next request would make if it were `more` tokens longer than what the server holds, where that folds
 /// or clears and pays.
 fn foreseen(app: &App, behind: &Behind, request: &Request, more: Tokens) -> Option<Plan> {
-    let Behind { prepared, reported, window, used, .. } = behind;
+    let Behind { prepared, outcome, window, used, .. } = behind;
     let conversation = &request.conversation;
-    let known = prepared.counted(reported).map(|tokens| Known { messages: conversation.body.len(), tokens });
+    let known = outcome.counted().map(|tokens| Known { messages: conversation.body.len(), tokens });
     let mut facts = Facts {
         window: *window,
         output_reserved: prepared.made.after.output_reserved,
@@ -327,7 +327,7 @@ fn foreseen(app: &App, behind: &Behind, request: &Request, more: Tokens) -> Opti
     let is_due = due.is_some();
     let policy = &due.unwrap_or_default().policy(&prepared.policy.policy);
     let next = Next { used: *used, more, limit: prepared.made.lines.limit, is_due };
-    plan::asked::foreseen(conversation, &facts, policy, next)
+    planned(conversation, &facts, policy, Intent::Ahead(next))
 }
 
 /// The plan that the next request would make, applied to what was forwarded last; and the seconds that its brief took.
@@ -336,7 +336,7 @@ fn folded_now(app: &App, behind: &Behind, request: &Request) -> Result<Option<Ma
     let Some(plan) = foreseen(app, behind, request, next_step(*step, *window)) else { return Ok(None) };
     let conversation = &request.conversation;
     let policy = &prepared.policy.policy;
-    let brief = brief_behind(app, prepared, &behind.reported.text);
+    let brief = brief_behind(app, prepared, &behind.outcome.reported.text);
     let words = Words {
         pins: &prepared.wishes.wanted.texts,
         written: brief.as_ref().map(Brief::written),
@@ -354,8 +354,8 @@ fn folded_now(app: &App, behind: &Behind, request: &Request) -> Result<Option<Ma
 async fn prefill(app: &App, behind: &Behind, request: &Request, out: &[Out]) -> Option<Tokens> {
     let started = Instant::now();
     let body = summarizer::prefill(request, out);
-    let Behind { upstream, prepared, reported, .. } = behind;
-    let last = reported.prompt.map(|prompt| (prompt, reported.completion));
+    let Behind { upstream, prepared, outcome, .. } = behind;
+    let last = outcome.reported.prompt.map(|prompt| (prompt, outcome.reported.completion));
     let id_slot = slots(app, upstream, &prepared.request.model, last).await.own;
     let options = ChatOptions { num_ctx: prepared.window.set, id_slot, ..ChatOptions::default() };
     let asked = behind.upstream.chat(&behind.headers, "/v1/chat/completions", body, options);

@@ -318,7 +318,7 @@ impl Agent {
         }
         let Some(asked) = asked else { return Ok(None) };
         if let Reference::Record(id) = Reference::read(&asked) {
-            return match store.recorded_in(&id).map_err(|e| say(e.into()))?.as_slice() {
+            return match store.catalog().recorded_in(&id).map_err(|e| say(e.into()))?.as_slice() {
                 [] => Err(say(record::missing(store, &id).unwrap_or_else(Error::from))),
                 [one] => find(one).map(Some),
                 _ => Err(format!("`{id}` stands in several conversations: name another text of yours")),

@@ -7,12 +7,12 @@ use std::time::Instant;
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 
-use super::compact::{Asked, Ground, Recorded, folded_view, ground, record_view, unchanged};
+use super::compact::{Asked, Ground, folded_view, ground, record_view, unchanged};
 use super::price::price_of;
 use crate::clock::now_ms;
 use crate::conversation::Tokens;
 use crate::guard::triggers::Pace;
-use crate::plan::{Action, Because};
+use crate::plan::Because;
 use crate::proxy::turn::completed::{Made, WHY, completed, keep_completion, since_checkpoint};
 use crate::proxy::{App, Error, aside};
 use crate::recall::done::LONGEST_NOTE as LONGEST;
@@ -36,11 +36,12 @@ pub async fn checkpoint(app: &Arc<App>, id: &str, note: &str) -> Result<Value, E
 
 async fn checkpoint_now(app: &Arc<App>, id: &str, note: &str) -> Result<Value, Error> {
     let ground = ground(app, id).await?;
-    let Recorded { row, chain, request, .. } = &ground.recorded;
+    let Ground { row, request, .. } = &ground;
+    let chain = ground.chain();
     // The answer that the client has not come back with yet is the task's, too, unless it is calls.
     let reply = app.store.last_reply(id)?.and_then(|node| openai_chat::message(node.raw).ok());
     let reply = reply.filter(|reply| reply.calls.is_empty());
-    let since = since_checkpoint(app, id, &request.conversation.body, reply.as_ref(), &ground.recorded.old)?;
+    let since = since_checkpoint(app, id, &request.conversation.body, reply.as_ref(), ground.old())?;
     let Some(tip) = chain.last().copied().filter(|_| !since.messages.is_empty()) else {
         return Err(Error::client(409, "nothing_done", "nothing was said since the last checkpoint", ""));
     };
@@ -73,12 +74,9 @@ async fn checkpoint_now(app: &Arc<App>, id: &str, note: &str) -> Result<Value, E
 /// Folds with a completion record. Returns what the prompt takes then; `None` where there is nothing to fold.
 async fn fold_done(app: &App, ground: &Ground, text: &str) -> Result<Option<Tokens>, Error> {
     let started = Instant::now();
-    let mut plan = ground.folding();
-    if !plan.actions.iter().any(|action| matches!(action, Action::Fold { .. })) {
-        return Ok(None);
-    }
+    let Some(mut plan) = ground.folding() else { return Ok(None) };
     let apply::Applied { view, originals } =
-        folded_view(app, ground, &plan, None, Some((text, ground.recorded.request.conversation.body.len())))?;
+        folded_view(app, ground, &plan, None, Some((text, ground.request.conversation.body.len())))?;
     let price = price_of(app, ground, &view).await;
     let (before, after) = (price.before, price.after);
     plan.because.insert(0, Because { rule: "checkpoint", before, after, line: before, what: "a task is done".into() });

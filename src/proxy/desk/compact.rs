@@ -15,25 +15,21 @@ use crate::apply::{Applied, Words, Written};
 use crate::clock::now_ms;
 use crate::config::Resolved;
 use crate::conversation::edit::{Edit, View};
-use crate::conversation::{Digest, Tokens, repair};
-use crate::measure::window::Window;
-use crate::measure::{ModelKey, own, shown};
-use crate::plan::{self, Action, Because, Facts, Plan, Policy, Regions, Strategy};
-use crate::proxy::servers::{upstream_of, window_without_loading};
+use crate::conversation::{Digest, Tokens};
+use crate::plan::{Action, Because, Facts, Plan, Regions, Strategy};
 use crate::proxy::state::gauge::{reasons, regions};
 use crate::proxy::state::live::Unmade;
-use crate::proxy::state::notes::key;
 use crate::proxy::state::standing::{Held, Standing, held, standing_of};
 use crate::proxy::state::steer::{Steer, When};
-use crate::proxy::state::view::{Subject, make_view};
+use crate::proxy::state::view::{Intent, Subject, make_view, planned};
 use crate::proxy::turn::brief::{Ask, ask_for_brief, folded, left_out};
 use crate::proxy::turn::save::{depth, rounded};
-use crate::proxy::turn::situation::policy_of;
+use crate::proxy::turn::situation::{Situation, of_record};
 use crate::proxy::turn::steering::{focused, nothing};
 use crate::proxy::{App, Error, aside};
 use crate::store::{Batch, ConversationRow, ConversationUpdate, Event};
-use crate::upstream::{ChatOptions, Upstream};
-use crate::wire::openai_chat::{self, Request};
+use crate::upstream::ChatOptions;
+use crate::wire::openai_chat::Request;
 
 /// The window where nobody says one.
 const ASSUMED_WINDOW: Tokens = 8192;
@@ -49,6 +45,8 @@ pub struct Compaction {
     pub dry_run: bool,
     /// Whether a model writes the brief for the price, too.
     pub write_brief: bool,
+    /// What the model is asked with, where a client asks for the fold: its key may be needed.
+    pub headers: HeaderMap,
 }
 
 /// A fold that a person asked for.
@@ -57,6 +55,8 @@ struct Fold<'a> {
     /// Messages that it takes, from the first.
     to: usize,
     focus: Option<&'a str>,
+    /// What the model is asked with.
+    headers: &'a HeaderMap,
     /// Whether a model writes the brief.
     asks: bool,
     /// The longest text that the model may write.
@@ -68,27 +68,27 @@ impl<'a> Fold<'a> {
     ///
     /// # Errors
     /// When there is nothing to fold.
-    fn planned(ground: &'a Ground, focus: Option<&'a str>) -> Result<Fold<'a>, Error> {
-        let policy = &ground.resolved.policy;
-        let plan = ground.folding();
+    fn planned(ground: &'a Ground, focus: Option<&'a str>, headers: &'a HeaderMap) -> Result<Fold<'a>, Error> {
+        let policy = &ground.policy().policy;
+        let nothing = || {
+            let message = "there is nothing to fold: the conversation is short or was just folded";
+            Error::client(409, "nothing_to_fold", message, "")
+        };
+        let plan = ground.folding().ok_or_else(nothing)?;
         let found = plan.actions.iter().find_map(|a| match a {
             Action::Fold { to, budget, .. } => Some((*to, *budget)),
             _ => None,
         });
-        let (to, budget) = found.ok_or_else(|| {
-            let message = "there is nothing to fold: the conversation is short or was just folded";
-            Error::client(409, "nothing_to_fold", message, "")
-        })?;
+        let (to, budget) = found.ok_or_else(nothing)?;
         let max_tokens = (budget.min(plan.lines.summary) / 4 * 3).min(policy.summary_max_tokens);
         let asks = matches!(policy.strategy, Strategy::Summarize | Strategy::Off);
-        Ok(Fold { plan, to, focus: focus.or(ground.resolved.focus.as_deref()), asks, max_tokens })
+        Ok(Fold { plan, to, focus: focus.or(ground.policy().focus.as_deref()), headers, asks, max_tokens })
     }
 
     /// What was written for it, to be kept until it is made.
     fn draft(&self, ground: &Ground, text: Option<Arc<str>>) -> Unmade {
-        let Recorded { chain, old, .. } = &ground.recorded;
         let focus = self.focus.map(str::to_owned);
-        Unmade { tip: chain.last().copied(), old: old.clone(), to: self.to, focus, text }
+        Unmade { tip: ground.chain().last().copied(), old: ground.old().clone(), to: self.to, focus, text }
     }
 }
 
@@ -104,27 +104,14 @@ pub(in crate::proxy) struct Asked<'a> {
     pub(in crate::proxy) started: Instant,
 }
 
-/// A recorded conversation, ready to be changed.
-pub(in crate::proxy) struct Recorded {
-    pub(in crate::proxy) row: ConversationRow,
-    pub(in crate::proxy) chain: Vec<Digest>,
-    pub(in crate::proxy) request: Request,
-    /// The view it was last forwarded with.
-    pub(in crate::proxy) old: View,
-}
-
 /// A recorded conversation, and what must be known to change it.
 pub(in crate::proxy) struct Ground {
-    pub(in crate::proxy) recorded: Recorded,
+    pub(in crate::proxy) situation: Situation,
+    pub(in crate::proxy) row: ConversationRow,
+    pub(in crate::proxy) request: Request,
     pub(in crate::proxy) facts: Facts,
     /// What the estimates of its messages were multiplied by, so that they add up to the last count of the whole.
     pub(in crate::proxy) calibration: f64,
-    pub(in crate::proxy) resolved: Arc<Resolved>,
-    pub(in crate::proxy) window: Window,
-    pub(in crate::proxy) upstream: Arc<Upstream>,
-    pub(in crate::proxy) key: ModelKey,
-    /// The model's own vocabulary, where its file is on this machine.
-    pub(in crate::proxy) own: Option<Arc<own::Model>>,
     /// What people want of it.
     pub(in crate::proxy) standing: Arc<Standing>,
     pub(in crate::proxy) held: Held,
@@ -137,46 +124,67 @@ pub(in crate::proxy) struct Ground {
 impl Ground {
     /// For whoever changes the view.
     pub(in crate::proxy) fn subject(&self) -> Subject<'_> {
-        let Recorded { row, request, old, .. } = &self.recorded;
-        Subject { conversation: &request.conversation, id: &row.id, key: &self.key, own: self.own.as_deref(), old }
+        let Situation { key, own, .. } = &self.situation;
+        Subject {
+            conversation: &self.request.conversation,
+            id: &self.row.id,
+            key,
+            own: own.as_deref(),
+            old: self.old(),
+        }
     }
 
-    /// The plan of a fold that a person asked for.
-    pub(in crate::proxy) fn folding(&self) -> Plan {
-        plan::asked::fold(&self.recorded.request.conversation, &self.facts, &self.resolved.policy)
+    /// The view that it was last forwarded with.
+    pub(in crate::proxy) fn old(&self) -> &View {
+        &self.situation.history.stored
+    }
+
+    /// Chain hash of each prefix of its history.
+    pub(in crate::proxy) fn chain(&self) -> &[Digest] {
+        &self.situation.history.chain
+    }
+
+    /// Its policy.
+    pub(in crate::proxy) fn policy(&self) -> &Resolved {
+        &self.situation.policy
+    }
+
+    /// The plan of a fold that is wanted now; `None` where there is nothing to fold.
+    pub(in crate::proxy) fn folding(&self) -> Option<Plan> {
+        planned(&self.request.conversation, &self.facts, &self.situation.policy.policy, Intent::Fold)
     }
 
     /// Prompt tokens, as the gauge says.
     pub(in crate::proxy) fn gauge(&self) -> Tokens {
-        stored(&self.recorded.row, "/prompt_tokens")
+        stored(&self.row, "/prompt_tokens")
     }
 
     /// Whether what the gauge says was counted.
     pub(in crate::proxy) fn is_counted(&self) -> bool {
-        let source = self.recorded.row.state["prompt_tokens_source"].as_str();
+        let source = self.row.state["prompt_tokens_source"].as_str();
         source.is_some_and(|source| !source.starts_with("estimated"))
     }
 
     /// Whether the gauge is of all messages that are recorded: the newest reply may be on record since.
     pub(in crate::proxy) fn gauge_is_of_the_record(&self) -> bool {
-        self.recorded.row.state["messages"].as_u64() == u64::try_from(self.recorded.chain.len()).ok()
+        self.row.state["messages"].as_u64() == u64::try_from(self.chain().len()).ok()
     }
 
     /// The system prompt and the tools, as the gauge says.
     pub(in crate::proxy) fn last_regions(&self) -> Regions {
-        let of = |path: &str| stored(&self.recorded.row, path);
+        let of = |path: &str| stored(&self.row, path);
         Regions { system: of("/regions/system"), tools: of("/regions/tools"), ..Regions::default() }
     }
 
     /// The first counts that are kept with it.
     pub(in crate::proxy) fn counts(&self) -> BTreeMap<String, Tokens> {
-        serde_json::from_value(self.recorded.row.state["counts"].clone()).unwrap_or_default()
+        serde_json::from_value(self.row.state["counts"].clone()).unwrap_or_default()
     }
 
     /// Tokens of the prompt that stand in no message of the recorded request.
     pub(in crate::proxy) fn fixed(&self) -> Tokens {
-        let tools = stored(&self.recorded.row, "/regions/tools");
-        if self.has_head { tools } else { tools.saturating_add(stored(&self.recorded.row, "/regions/system")) }
+        let tools = stored(&self.row, "/regions/tools");
+        if self.has_head { tools } else { tools.saturating_add(stored(&self.row, "/regions/system")) }
     }
 }
 
@@ -212,7 +220,7 @@ async fn compact_now(app: &Arc<App>, id: &str, wanted: &Compaction) -> Result<Va
         let focus = focus.ok_or_else(|| nothing("the next fold comes by itself; a focus can wait for it"))?;
         return wish(app, &ground, &Steer::Focus(focus.to_owned()), wanted.dry_run).await;
     }
-    let fold = Fold::planned(&ground, focus)?;
+    let fold = Fold::planned(&ground, focus, &wanted.headers)?;
     if wanted.dry_run {
         priced_fold(app, &ground, &fold, wanted).await
     } else {
@@ -230,7 +238,7 @@ async fn priced_fold(app: &App, ground: &Ground, fold: &Fold<'_>, wanted: &Compa
     let price = price_of(app, ground, &view).await;
     let mut told = priced(app, ground, &price, wanted.when, true);
     let to_read = (fold.asks && written.is_none()).then(|| reads(&ground.facts, fold.to));
-    let id = &ground.recorded.row.id;
+    let id = &ground.row.id;
     told["brief_reads"] = json!(to_read);
     told["brief_seconds"] = json!(to_read.and_then(|reads| brief_seconds(app, id, reads, fold.max_tokens)));
     let is_written = written.is_some() || !fold.asks;
@@ -247,7 +255,7 @@ async fn fold_now(app: &App, ground: &Ground, fold: &Fold<'_>, started: Instant)
     let price = price_of(app, ground, &view).await;
     let because = fold.plan.because.clone();
     let done = json!({
-        "conversation": ground.recorded.row.id, "before": price.before, "after": price.after,
+        "conversation": ground.row.id, "before": price.before, "after": price.after,
         "counted": price.counted, "written_by_a_model": written.is_some(),
         "because": reasons(&because, price.before, price.after), "brief": view.brief().map(str::to_owned),
     });
@@ -259,7 +267,7 @@ async fn fold_now(app: &App, ground: &Ground, fold: &Fold<'_>, started: Instant)
 
 /// What a model wrote for this fold when its price was asked.
 fn drafted_for(app: &App, ground: &Ground, fold: &Fold<'_>) -> Option<Option<Arc<str>>> {
-    let draft = app.lives.with(&ground.recorded.row.id, |live| live.work.draft.clone())?;
+    let draft = app.lives.with(&ground.row.id, |live| live.work.draft.clone())?;
     (draft == fold.draft(ground, draft.text.clone())).then_some(draft.text)
 }
 
@@ -271,17 +279,18 @@ async fn written_for(app: &App, ground: &Ground, fold: &Fold<'_>) -> Option<Opti
     if let Some(written) = drafted_for(app, ground, fold) {
         return Some(written);
     }
-    let Ground { recorded, facts, resolved, window, upstream, .. } = ground;
-    let (messages, previous) = folded(&recorded.request, &recorded.old, fold.to);
+    let Ground { situation, request, facts, .. } = ground;
+    let Situation { upstream, window, policy, .. } = situation;
+    let (messages, previous) = folded(request, ground.old(), fold.to);
     let text = ask_for_brief(
         app,
         &Ask {
             upstream,
-            headers: &HeaderMap::new(),
+            headers: fold.headers,
             options: ChatOptions { num_ctx: window.set, ..ChatOptions::default() },
-            request: &recorded.request,
-            summary_model: &resolved.summary_model,
-            id: &recorded.row.id,
+            request,
+            summary_model: &policy.summary_model,
+            id: &ground.row.id,
             view: &[],
             view_tokens: 0,
             waited_for: false,
@@ -290,14 +299,14 @@ async fn written_for(app: &App, ground: &Ground, fold: &Fold<'_>) -> Option<Opti
             previous: previous.as_deref(),
             window: facts.window,
             max_tokens: fold.max_tokens,
-            temperature: resolved.summary_temperature,
+            temperature: policy.summary_temperature,
             focus: fold.focus,
         },
     )
     .await
     .map(|(text, _)| text);
     let draft = fold.draft(ground, text.clone());
-    app.lives.with(&recorded.row.id, |live| live.work.draft = Some(draft));
+    app.lives.with(&ground.row.id, |live| live.work.draft = Some(draft));
     Some(text)
 }
 
@@ -309,9 +318,9 @@ pub(in crate::proxy) fn folded_view(
     focus: Option<&str>,
     written: Option<(&str, usize)>,
 ) -> Result<Applied, crate::store::Error> {
-    let unread = left_out(&ground.recorded.old);
+    let unread = left_out(ground.old());
     let written = written.map(|(text, read)| Written { text, read, unread: &unread });
-    let (keep, pins) = (ground.resolved.keep, &*ground.held.texts);
+    let (keep, pins) = (ground.policy().keep, &*ground.held.texts);
     let words = Words { focus, written, keep, pins, ..Words::default() };
     make_view(app, &ground.subject(), plan, words)
 }
@@ -322,40 +331,24 @@ pub(in crate::proxy) fn folded_view(
 /// 404 for an unknown one, 400 for the beginning of an id.
 pub(in crate::proxy) async fn ground(app: &App, id: &str) -> Result<Ground, Error> {
     let row = whole_row(app, id).await?;
-    let upstream = upstream_of(app, &row.model).await?;
-    let window = window_without_loading(app, &upstream, &row.model).await;
-    let resolved = policy_of(app, &row, &window);
-    let (standing, head) = (standing_of(app, id, None)?, app.heads.of(id));
+    let head = app.turn.heads.of(id);
     let head_request = head.as_ref().and_then(|head| head.request());
     let has_head = head_request.is_some();
     let with_recall = head.and_then(|head| head.with_recall.clone()).filter(|_| has_head);
-    let recorded = recorded(app, row, head_request, &resolved.policy)?;
-    let key = key(app, &upstream, &recorded.request);
-    let own = app.measure.counters.of(&upstream, &recorded.row.model, &window, shown::QUESTION_WAITS).await;
-    let mut facts = Facts { window: window.tokens.unwrap_or(ASSUMED_WINDOW), ..facts_of(app, &key, &recorded) };
-    let body = &recorded.request.conversation.body;
-    let held = held(app, &key, &standing, &resolved.pins, body, facts.window);
+    let (situation, request) = of_record(app, &row, head_request).await?;
+    let Situation { key, policy, window, .. } = &situation;
+    let standing = standing_of(app, id, None)?;
+    let mut facts = facts_of(app, &situation, &row, &request);
+    facts.window = window.tokens.unwrap_or(ASSUMED_WINDOW);
+    let held = held(app, key, &standing, &policy.pins, &request.conversation.body, facts.window);
     held.tell(&mut facts);
     // A person who steers means it, also where nothing is rewritten by itself.
     facts.paused = false;
-    app.measure.firsts.take(&recorded.row.state["counts"]);
-    let estimated = Regions::of(&recorded.request.conversation, &facts, &resolved.policy);
-    let calibration = calibration(&recorded.row, &estimated);
+    app.measure.firsts.take(&row.state["counts"]);
+    let estimated = Regions::of(&request.conversation, &facts, &policy.policy);
+    let calibration = calibration(&row, &estimated);
     scale(&mut facts, calibration);
-    Ok(Ground {
-        recorded,
-        facts,
-        calibration,
-        resolved,
-        window,
-        upstream,
-        key,
-        own,
-        standing,
-        held,
-        has_head,
-        with_recall,
-    })
+    Ok(Ground { situation, row, request, facts, calibration, standing, held, has_head, with_recall })
 }
 
 /// The row of a conversation that somebody wants to change, by its whole id.
@@ -378,32 +371,16 @@ pub(in crate::proxy) async fn whole_row(app: &App, id: &str) -> Result<Conversat
     })
 }
 
-/// A conversation of the record as a request, with the head of the last one where that is remembered.
-fn recorded(app: &App, row: ConversationRow, head: Option<Request>, policy: &Policy) -> Result<Recorded, Error> {
-    let rows = app.store.messages(&row.id)?;
-    let chain: Vec<Digest> = rows.iter().map(|r| r.chain).collect();
-    let mut request = head.unwrap_or_else(|| request_of(&row.model));
-    let body = rows.iter().map(|row| openai_chat::recorded(row.raw.clone())).collect();
-    let repaired = repair::mend(body, policy.template.tool_call_id_length).body;
-    if repaired.len() != chain.len() {
-        let message = "the recorded history ends in open tool calls";
-        return Err(Error::client(409, "not_foldable", message, "send the next request first"));
-    }
-    request.conversation.body = repaired;
-    let old = app.store.view(&chain)?.map(|(_, v)| View::clone(&v)).unwrap_or_default();
-    Ok(Recorded { row, chain, request, old })
-}
-
 /// The facts of a recorded conversation but for its window. System messages and tools are outside the record: what
 /// they cost last time stands.
-fn facts_of(app: &App, key: &ModelKey, recorded: &Recorded) -> Facts {
-    let stored = |path: &str| stored(&recorded.row, path);
+fn facts_of(app: &App, situation: &Situation, row: &ConversationRow, request: &Request) -> Facts {
+    let stored = |path: &str| stored(row, path);
     Facts {
         system: stored("/regions/system"),
         tools: stored("/regions/tools"),
         output_reserved: stored("/regions/output_reserved"),
         forwarded: 0,
-        ..app.measure.facts(key, &recorded.request.conversation, &recorded.old, None)
+        ..app.measure.facts(&situation.key, &request.conversation, &situation.history.stored, None)
     }
 }
 
@@ -416,7 +393,7 @@ pub(in crate::proxy) async fn record_view(
     asked: Asked<'_>,
     batch: Batch,
 ) -> Result<(), Error> {
-    let Recorded { row, chain, old, .. } = &ground.recorded;
+    let (row, chain, old) = (&ground.row, ground.chain(), ground.old());
     let Some(tip) = chain.last().copied() else { return Ok(()) };
     let was = gauge_at(app, ground, old, &Price { after: price.before, ..*price });
     let gauge = gauge_at(app, ground, &view, price);
@@ -500,23 +477,4 @@ fn reads(facts: &Facts, to: usize) -> Tokens {
         text.map_or_else(|| cost.total(), |text| text.saturating_add(cost.calls.iter().sum()))
     };
     (from..to.min(facts.costs.len())).map(shown).fold(brief, Tokens::saturating_add)
-}
-
-/// A request of which nothing is known but its model.
-fn request_of(model: &str) -> Request {
-    Request {
-        body: bytes::Bytes::from(json!({"model": model, "messages": []}).to_string()),
-        conversation: crate::conversation::Conversation::default(),
-        model: model.to_owned(),
-        max_tokens: None,
-        choices: 1,
-        stream: false,
-        num_ctx: None,
-        session: None,
-        client_tools: None,
-        task: None,
-        keep_alive: None,
-        listed_tools: None,
-        seed: None,
-    }
 }

@@ -101,8 +101,8 @@ pub async fn pin(app: &Arc<App>, id: &str, what: Pinning, when: When, dry_run: b
         let pin = Pinned { id, what: what.clone(), created_ms: now_ms(), rule: None };
         let mut standing = Standing { numbered: id, ..Standing::clone(&ground.standing) };
         standing.pins.push(pin);
-        if let (When::NextBreak, Some(at)) = (when, what.place(&ground.recorded.request.conversation.body)) {
-            let left = ground.recorded.old.edits.iter().any(|e| !matches!(e, Edit::Fold { .. }) && e.touches(at));
+        if let (When::NextBreak, Some(at)) = (when, what.place(&ground.request.conversation.body)) {
+            let left = ground.old().edits.iter().any(|e| !matches!(e, Edit::Fold { .. }) && e.touches(at));
             standing.wishes.extend(left.then_some(Steer::Restore(at)));
         }
         let mut told = restand(&owned, &ground, standing, "pin", when, dry_run).await?;
@@ -147,12 +147,12 @@ async fn restand(
     dry_run: bool,
 ) -> Result<Value, Error> {
     let started = Instant::now();
-    let id = &ground.recorded.row.id;
+    let id = &ground.row.id;
     let view = match when {
         When::Now => pinned_view(app, ground, &standing),
-        When::NextBreak => ground.recorded.old.clone(),
+        When::NextBreak => ground.old().clone(),
     };
-    let changes = view.edits != ground.recorded.old.edits;
+    let changes = view.edits != ground.old().edits;
     let price = if changes { price_of(app, ground, &view).await } else { Price::nothing(ground) };
     fitting(app, ground, &price)?;
     if !dry_run {
@@ -177,9 +177,10 @@ async fn restand(
 
 /// The view with what is pinned in it: texts in front of the brief, messages where they stand in the history.
 fn pinned_view(app: &App, ground: &Ground, standing: &Standing) -> View {
-    let conversation = &ground.recorded.request.conversation;
-    let held = held(app, &ground.key, standing, &ground.resolved.pins, &conversation.body, ground.facts.window);
-    let mut view = ground.recorded.old.clone();
+    let conversation = &ground.request.conversation;
+    let held =
+        held(app, &ground.situation.key, standing, &ground.policy().pins, &conversation.body, ground.facts.window);
+    let mut view = ground.old().clone();
     for at in &held.messages {
         view.edits.retain(|edit| matches!(edit, Edit::Fold { .. }) || !edit.touches(*at));
     }
@@ -204,7 +205,7 @@ fn pinned_view(app: &App, ground: &Ground, standing: &Standing) -> View {
     }
     let block = pinned::block(&held.texts, &|_| true);
     if !has_fold && !block.is_empty() {
-        let at = plan::anchor(conversation, &ground.facts, &ground.resolved.policy);
+        let at = plan::anchor(conversation, &ground.facts, &ground.policy().policy);
         let (keep, unread) = (Vec::new(), Vec::new());
         view.edits.insert(0, Edit::Fold { from: at, to: at, keep, brief: Arc::from(block), unread, read: Some(at) });
     }
@@ -215,14 +216,14 @@ fn pinned_view(app: &App, ground: &Ground, standing: &Standing) -> View {
 /// What may be pinned; refused with numbers where it takes too much.
 fn pinnable(app: &App, ground: &Ground, what: Pinning) -> Result<What, Error> {
     let window = ground.facts.window;
-    let body = &ground.recorded.request.conversation.body;
+    let body = &ground.request.conversation.body;
     let (what, tokens) = match what {
         Pinning::Text(text) => {
             let text = text.trim();
             if text.is_empty() {
                 return Err(bad("an empty text cannot be pinned".into(), "send what the model should always have"));
             }
-            (What::Text(Arc::from(text)), app.measure.count(&ground.key, text))
+            (What::Text(Arc::from(text)), app.measure.count(&ground.situation.key, text))
         }
         Pinning::Message(at) => {
             let message = body.get(at).ok_or_else(|| absent(at, body.len()))?;
@@ -260,8 +261,8 @@ fn weight(_app: &App, ground: &Ground) -> Tokens {
 }
 
 fn listed(app: &App, ground: &Ground) -> Value {
-    let body = &ground.recorded.request.conversation.body;
-    let old = &ground.recorded.old;
+    let body = &ground.request.conversation.body;
+    let old = ground.old();
     let folded = |at: usize| old.edits.iter().any(|e| matches!(e, Edit::Fold { .. }) && e.touches(at));
     let brief = old.edits.iter().find_map(|e| if let Edit::Fold { brief, .. } = e { Some(brief) } else { None });
     let in_brief = |text: &str| {
@@ -281,19 +282,19 @@ fn listed(app: &App, ground: &Ground) -> Value {
         };
         let tokens = match place {
             Some(at) => ground.facts.costs.get(at).map_or(0, plan::Cost::total),
-            None => app.measure.count(&ground.key, text),
+            None => app.measure.count(&ground.situation.key, text),
         };
         json!({"pin": pin.id, "by": by(pin), "rule": pin.rule, "message": place, "text": text, "tokens": tokens,
             "stands": stands(at, text), "created_ms": pin.created_ms})
     });
-    let by_pattern = matched(body, &ground.resolved.pins).into_iter().map(|found| {
-        let pattern = &ground.resolved.pins[found.pattern];
+    let by_pattern = matched(body, &ground.policy().pins).into_iter().map(|found| {
+        let pattern = &ground.policy().pins[found.pattern];
         json!({"pin": Value::Null, "by": pattern.source, "match": pattern.text(), "message": found.at,
-            "text": found.line, "tokens": app.measure.count(&ground.key, &found.line),
+            "text": found.line, "tokens": app.measure.count(&ground.situation.key, &found.line),
             "stands": stands(Some(found.at), &found.line)})
     });
     json!({
-        "conversation": ground.recorded.row.id, "pins": own.chain(by_pattern).collect::<Vec<_>>(),
+        "conversation": ground.row.id, "pins": own.chain(by_pattern).collect::<Vec<_>>(),
         "tokens": weight(app, ground), "window": ground.facts.window, "most": ground.facts.window / ALL_PINS,
         "most_each": ground.facts.window / LARGEST_PIN, "paused": ground.standing.paused,
         "waiting": ground.standing.wishes,

@@ -1,95 +1,21 @@
 //! What a change of a view costs, said before it is made: the tokens that the server evaluates again with the next request. The
 //! prompt that request will have is made here as it will be made there, and compared with the one that the server holds.
 
-use std::num::NonZeroUsize;
-use std::sync::Arc;
-
 use bytes::Bytes;
-use lru::LruCache;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::compact::Ground;
 use super::sight::measured_speed;
 use super::steer::regions_with;
+use crate::conversation::Tokens;
 use crate::conversation::edit::View;
-use crate::conversation::{Message, Tokens};
 use crate::measure::{Sureness, count, tokens};
 use crate::plan::Lines;
 use crate::plan::rewrite::{self, Out};
 use crate::proxy::state::gauge::{Gauge, Marks};
 use crate::proxy::state::steer::When;
-use crate::proxy::turn::prepared::Prepared;
 use crate::proxy::{App, grouped};
-use crate::wire::json;
 use crate::wire::openai_chat::{self, Request};
-
-/// Conversations whose system prompt and tools are remembered: the record holds neither.
-const REMEMBERED: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
-
-/// Larger ones are not (bytes): all together take 64 MiB at most.
-const LARGEST_HEAD: usize = 1 << 20;
-
-/// What of the last request is not in the record.
-#[derive(Debug)]
-pub(in crate::proxy) struct Head {
-    /// Tells it from others.
-    mark: u64,
-    /// The request's fields but for its messages.
-    fields: Bytes,
-    system: Vec<Bytes>,
-    /// The client's tools with ours behind them, where the model may have it once something left its prompt.
-    pub(in crate::proxy) with_recall: Option<Bytes>,
-}
-
-/// The heads of the conversations that were asked last.
-pub(in crate::proxy) struct Heads(Mutex<LruCache<String, Arc<Head>>>);
-
-impl Default for Heads {
-    fn default() -> Heads {
-        Heads(Mutex::new(LruCache::new(REMEMBERED)))
-    }
-}
-
-impl Heads {
-    /// Remembers what a request has besides its history.
-    pub(in crate::proxy) fn note(&self, prepared: &Prepared) {
-        let mark = prepared.history.client_marks.first().copied().unwrap_or(0);
-        if self.0.lock().get(&prepared.id).is_some_and(|known| known.mark == mark) {
-            return;
-        }
-        let request = &prepared.request;
-        let copied = |message: &Message| Bytes::copy_from_slice(message.bytes());
-        let system: Vec<Bytes> = request.conversation.system.iter().map(copied).collect();
-        let own_tools = request.own_tools().map(|tools| String::from_utf8_lossy(tools).into_owned());
-        let changes = [("messages", Some("[]")), ("tools", own_tools.as_deref())];
-        let text = String::from_utf8_lossy(&request.body);
-        let Ok(fields) = json::with_fields(&text, &changes) else { return };
-        let with_recall = prepared.head.tools.clone();
-        let size = fields.len() + system.iter().chain(&with_recall).map(Bytes::len).sum::<usize>();
-        if size <= LARGEST_HEAD {
-            let head = Head { mark, fields, system, with_recall };
-            self.0.lock().put(prepared.id.clone(), Arc::new(head));
-        } else {
-            self.0.lock().pop(&prepared.id);
-        }
-    }
-
-    /// What the last request of a conversation had, where that is remembered.
-    pub(in crate::proxy) fn of(&self, id: &str) -> Option<Arc<Head>> {
-        self.0.lock().get(id).cloned()
-    }
-}
-
-impl Head {
-    /// A request with this head and a history.
-    pub(in crate::proxy) fn request(&self) -> Option<Request> {
-        let mut request = openai_chat::parse(&self.fields).ok()?;
-        request.conversation.system =
-            self.system.iter().map(|raw| openai_chat::message(raw.clone()).ok()).collect::<Option<_>>()?;
-        Some(request)
-    }
-}
 
 /// What a change costs.
 #[derive(Debug, Clone, Copy)]
@@ -121,13 +47,13 @@ impl Price {
 
 /// What it costs to have this view with the next request.
 pub(in crate::proxy) async fn price_of(app: &App, ground: &Ground, view: &View) -> Price {
-    let old = prompt(ground, &ground.recorded.old);
+    let old = prompt(ground, ground.old());
     let next = prompt(ground, view);
     // The server holds what was sent last; what was changed since then cost nothing yet.
-    let sent = app.lives.with(&ground.recorded.row.id, |live| live.prompt.sent_view.clone());
+    let sent = app.lives.with(&ground.row.id, |live| live.prompt.sent_view.clone());
     let held = match &sent {
-        Some(sent) if *sent != ground.recorded.old => prompt(ground, sent),
-        _ => prompt(ground, &ground.recorded.old),
+        Some(sent) if sent != ground.old() => prompt(ground, sent),
+        _ => prompt(ground, ground.old()),
     };
     let sizes = (sized(app, ground, &old.body).await, sized(app, ground, &next.body).await);
     let (Some(before), Some(after)) = sizes else {
@@ -148,7 +74,7 @@ fn estimated_price(app: &App, ground: &Ground, view: &View, (held, old, next): (
     let planned = |view: &View| i64::from(regions_with(app, ground, view).prompt());
     let tool = |prompt: &Prompt| i64::from(if prompt.tools { tool_of_ours(app, ground) } else { 0 });
     let before = ground.gauge();
-    let more = planned(view) - planned(&ground.recorded.old) + tool(next) - tool(old);
+    let more = planned(view) - planned(ground.old()) + tool(next) - tool(old);
     let after = Tokens::try_from((i64::from(before) + more).max(0)).unwrap_or(Tokens::MAX);
     let shared = same(held, next);
     let messages = after.saturating_sub(ground.fixed());
@@ -164,16 +90,16 @@ fn estimated_price(app: &App, ground: &Ground, view: &View, (held, old, next): (
 
 /// Tokens of the tool that reads back what left the prompt.
 fn tool_of_ours(app: &App, ground: &Ground) -> Tokens {
-    let definition = crate::recall::definition(ground.resolved.digest_model.is_some());
-    app.measure.text(&ground.key, ground.own.as_deref(), &definition)
+    let definition = crate::recall::definition(ground.policy().digest_model.is_some());
+    app.measure.text(&ground.situation.key, ground.situation.own.as_deref(), &definition)
 }
 
 /// What the gauge says of a conversation under another view, at this price.
 pub(in crate::proxy) fn gauge_at(app: &App, ground: &Ground, view: &View, price: &Price) -> Gauge {
     let tools = prompt(ground, view).tools;
-    let asks = ground.resolved.digest_model.is_some();
-    let own = ground.own.as_deref();
-    let marks = Marks::of(&app.measure, (&ground.key, own), &ground.recorded.request, view, (tools, asks));
+    let asks = ground.policy().digest_model.is_some();
+    let own = ground.situation.own.as_deref();
+    let marks = Marks::of(&app.measure, (&ground.situation.key, own), &ground.request, view, (tools, asks));
     let mut kept = marks.kept(&app.measure);
     if !ground.has_head {
         // Nobody has the bytes: they cost what they did.
@@ -192,21 +118,21 @@ pub(in crate::proxy) fn gauge_at(app: &App, ground: &Ground, view: &View, price:
 
 /// The size of a prompt, where it can be counted.
 async fn sized(_app: &App, ground: &Ground, body: &Bytes) -> Option<Tokens> {
-    if let Some(own) = &ground.own {
-        let media = count::media(&ground.recorded.request.conversation);
-        if let Some(exact) = own.total(&ground.upstream, body, media).await {
+    if let Some(own) = &ground.situation.own {
+        let media = count::media(&ground.request.conversation);
+        if let Some(exact) = own.total(&ground.situation.upstream, body, media).await {
             return Some(exact.tokens);
         }
     }
-    if !ground.upstream.can_count() {
+    if !ground.situation.upstream.can_count() {
         return None;
     }
-    ground.upstream.count(body).await.ok()
+    ground.situation.upstream.count(body).await.ok()
 }
 
 /// Tokens that two prompts begin with.
 async fn shared(_app: &App, ground: &Ground, held: &Prompt, next: &Prompt) -> Option<Tokens> {
-    if let Some(own) = &ground.own {
+    if let Some(own) = &ground.situation.own {
         return own.shared(&held.body, &next.body).await;
     }
     if held.tools != next.tools {
@@ -218,16 +144,16 @@ async fn shared(_app: &App, ground: &Ground, held: &Prompt, next: &Prompt) -> Op
         return Some(0);
     }
     let body = openai_chat::write(&request(ground, next.tools), &messages, &[]);
-    ground.upstream.count(&body).await.ok()
+    ground.situation.upstream.count(&body).await.ok()
 }
 
 /// A price as it is told.
 pub(in crate::proxy) fn priced(app: &App, ground: &Ground, price: &Price, when: When, dry_run: bool) -> Value {
-    let speed = measured_speed(app, &ground.recorded.row.id);
-    let lines = Lines::of(&ground.facts, &ground.resolved.policy);
+    let speed = measured_speed(app, &ground.row.id);
+    let lines = Lines::of(&ground.facts, &ground.policy().policy);
     let line = lines.fold_at;
     let mut out = json!({
-        "conversation": ground.recorded.row.id, "dry_run": dry_run, "when": when, "before": price.before,
+        "conversation": ground.row.id, "dry_run": dry_run, "when": when, "before": price.before,
         "after": price.after, "evaluated_again": price.again, "counted": price.counted, "limit": lines.limit,
         "tokens_per_second": speed, "seconds": speed.map(|s| f64::from(price.again) / s), "brief_reads": Value::Null,
     });
@@ -245,7 +171,7 @@ pub(in crate::proxy) fn priced(app: &App, ground: &Ground, price: &Price, when: 
 
 /// The request of a recorded conversation, with the tool that reads back what left its prompt or without it.
 fn request(ground: &Ground, offers: bool) -> Request {
-    let mut request = ground.recorded.request.clone();
+    let mut request = ground.request.clone();
     if let Some(tools) = ground.with_recall.as_ref().filter(|_| offers) {
         request.offer(tools.clone());
     }
@@ -254,7 +180,7 @@ fn request(ground: &Ground, offers: bool) -> Request {
 
 /// The prompt that a view makes.
 fn prompt(ground: &Ground, view: &View) -> Prompt {
-    let out = rewrite::rewrite(&ground.recorded.request.conversation, view, &ground.resolved.policy.template);
+    let out = rewrite::rewrite(&ground.request.conversation, view, &ground.policy().policy.template);
     let tools = ground.with_recall.is_some() && view.lacks() && !view.bare;
     let messages: Vec<Bytes> = out.iter().map(|m| m.bytes.clone()).collect();
     Prompt { body: openai_chat::write(&request(ground, tools), &messages, &[]), out, tools }

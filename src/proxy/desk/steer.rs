@@ -42,7 +42,7 @@ async fn steer_now(app: &Arc<App>, id: &str, what: &Steer, when: When, dry_run: 
     if when == When::NextBreak {
         return wish(app, &ground, what, dry_run).await;
     }
-    if view.edits == ground.recorded.old.edits {
+    if view.edits == ground.old().edits {
         return Err(nothing("the model sees it like that already"));
     }
     let price = price_of(app, &ground, &view).await;
@@ -58,7 +58,7 @@ async fn steer_now(app: &Arc<App>, id: &str, what: &Steer, when: When, dry_run: 
 
 /// Has a change wait for the next break.
 pub(in crate::proxy) async fn wish(app: &App, ground: &Ground, what: &Steer, dry_run: bool) -> Result<Value, Error> {
-    let id = &ground.recorded.row.id;
+    let id = &ground.row.id;
     if *what == Steer::Undo {
         let hint = "undo it now, or leave it: at the next break something else is the last rewrite";
         return Err(Error::client(400, "bad_request", "undo cannot wait for the next break", hint));
@@ -84,9 +84,9 @@ pub(in crate::proxy) async fn wish(app: &App, ground: &Ground, what: &Steer, dry
 
 /// The view before the last rewrite.
 fn earlier(app: &App, ground: &Ground) -> Result<View, Error> {
-    let earlier = app.store.earlier_view(&ground.recorded.chain)?;
+    let earlier = app.store.earlier_view(ground.chain())?;
     let view = earlier.ok_or_else(|| nothing("nothing was rewritten yet"))?;
-    Ok(View { messages: ground.recorded.old.messages, ..view })
+    Ok(View { messages: ground.old().messages, ..view })
 }
 
 /// Refuses what would not fit, with the numbers.
@@ -109,13 +109,13 @@ pub(in crate::proxy) fn fitting(_app: &App, ground: &Ground, price: &Price) -> R
 /// What a view holds by region, with no rule at work.
 pub(in crate::proxy) fn regions_with(app: &App, ground: &Ground, view: &View) -> Regions {
     let facts = facts_with(app, ground, view);
-    Regions::of(&ground.recorded.request.conversation, &facts, &ground.resolved.policy)
+    Regions::of(&ground.request.conversation, &facts, &ground.policy().policy)
 }
 
 /// The facts of the conversation under another view.
 fn facts_with(app: &App, ground: &Ground, view: &View) -> Facts {
-    let conversation = &ground.recorded.request.conversation;
-    let fresh = app.measure.facts(&ground.key, conversation, view, None);
+    let conversation = &ground.request.conversation;
+    let fresh = app.measure.facts(&ground.situation.key, conversation, view, None);
     let edit_costs = fresh.edit_costs.iter().map(|cost| super::compact::scaled(*cost, ground.calibration)).collect();
     Facts { view: fresh.view, edit_costs, ..ground.facts.clone() }
 }
@@ -162,6 +162,6 @@ pub async fn forget_wishes(app: &App, id: &str) -> Result<Value, Error> {
 
 /// Why a view changed, with the price of it.
 pub(in crate::proxy) fn why(ground: &Ground, price: &Price, rule: &'static str, what: String) -> Because {
-    let line = Lines::of(&ground.facts, &ground.resolved.policy).limit;
+    let line = Lines::of(&ground.facts, &ground.policy().policy).limit;
     Because { rule, before: price.before, after: price.after, line, what }
 }

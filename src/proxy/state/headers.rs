@@ -42,11 +42,15 @@ pub(in crate::proxy) const TELLS_STOP: HeaderName = HeaderName::from_static("x-w
 /// The request was said in other words than its client's.
 pub(in crate::proxy) const TRANSLATED: HeaderName = HeaderName::from_static("x-windowsill-translated");
 
+/// The conversation that the history of a request is out of, where its client named that by an id instead of sending it.
+pub(in crate::proxy) const CONTINUES: HeaderName = HeaderName::from_static("x-windowsill-continues");
+
 /// What a client asks to be done with its history, from a body that is said in other words here: JSON.
 pub(in crate::proxy) const EDITS: HeaderName = HeaderName::from_static("x-windowsill-edits");
 
 /// Request headers that are meant for this proxy and go no further.
-pub(in crate::proxy) const OURS: [HeaderName; 13] = [
+pub(in crate::proxy) const OURS: [HeaderName; 14] = [
+    CONTINUES,
     SESSION,
     SWITCH,
     PROFILE,

@@ -1,10 +1,11 @@
-//! Turns a plan into a view. Requests, the work ahead of them, and a person's fold or clearing all use it.
+//! From what a view is wanted for to the view. Requests, the work ahead of them, and a person's fold or clearing all use it.
 
 use crate::apply::{self, Applied, Words};
 use crate::conversation::Conversation;
 use crate::conversation::edit::View;
 use crate::measure::{ModelKey, own};
-use crate::plan::Plan;
+use crate::plan::asked::{self, Next};
+use crate::plan::{Action, Facts, Plan, Policy};
 use crate::proxy::App;
 use crate::store;
 
@@ -16,6 +17,32 @@ pub(in crate::proxy) struct Subject<'a> {
     /// The model's own vocabulary, where its file is on this machine.
     pub(in crate::proxy) own: Option<&'a own::Model>,
     pub(in crate::proxy) old: &'a View,
+}
+
+/// What a view is wanted for where no request waits for it. The plans of a request are made in `turn::draft`: each is counted before
+/// the next one.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::proxy) enum Intent {
+    /// Somebody wants the history folded now: a person, or whoever says that a task is done.
+    Fold,
+    /// The next request is foreseen to need it.
+    Ahead(Next),
+}
+
+/// The plan for it; `None` where there is nothing that it would do, or that pays.
+pub(in crate::proxy) fn planned(
+    conversation: &Conversation,
+    facts: &Facts,
+    policy: &Policy,
+    intent: Intent,
+) -> Option<Plan> {
+    match intent {
+        Intent::Fold => {
+            let plan = asked::fold(conversation, facts, policy);
+            plan.actions.iter().any(|action| matches!(action, Action::Fold { .. })).then_some(plan)
+        }
+        Intent::Ahead(next) => asked::foreseen(conversation, facts, policy, next),
+    }
 }
 
 /// The view that a plan makes, and what must be saved before it is sent.

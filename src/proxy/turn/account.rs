@@ -16,6 +16,7 @@ use super::{gauge, relay};
 use crate::clock::now_ms;
 use crate::conversation::{Digest, Tokens};
 use crate::measure::{Known, Sureness};
+use crate::plan::rewrite::Out;
 use crate::proxy::state::live::Kept;
 use crate::proxy::{App, aside};
 use crate::store::{Batch, Counted, Event};
@@ -32,10 +33,31 @@ pub(in crate::proxy) struct Accounted {
     /// The client's headers, as a server may see them.
     pub(in crate::proxy) headers: HeaderMap,
     pub(in crate::proxy) prepared: Prepared,
-    /// What the server said of its reply.
+    pub(in crate::proxy) outcome: Outcome,
+}
+
+/// What became of a reply.
+pub(in crate::proxy) struct Outcome {
+    /// What the server said of it; of several rounds, of the last one.
     pub(in crate::proxy) reported: Reported,
-    /// How the reply ended.
+    /// What it recalled: messages of ours behind the prompt.
+    pub(in crate::proxy) recalled: Vec<Out>,
+    /// Where something was recalled, prompt tokens of the first round as the server counted them.
+    pub(in crate::proxy) first_prompt: Option<Tokens>,
+    /// How it ended.
     pub(in crate::proxy) end: relay::End,
+}
+
+impl Outcome {
+    /// Of a reply that recalled nothing.
+    pub(super) fn of_one_round(reported: Reported, end: relay::End) -> Outcome {
+        Outcome { reported, recalled: Vec::new(), first_prompt: None, end }
+    }
+
+    /// Prompt tokens of what was planned, as the server counted them: without what was recalled.
+    pub(in crate::proxy) fn counted(&self) -> Option<Tokens> {
+        if self.recalled.is_empty() { self.reported.prompt } else { self.first_prompt }
+    }
 }
 
 /// Takes in what a reply reported.
@@ -44,28 +66,28 @@ pub(in crate::proxy) fn account(
     upstream: Arc<Upstream>,
     headers: &HeaderMap,
     mut prepared: Prepared,
-    mut reported: Reported,
-    end: relay::End,
+    outcome: Outcome,
     started: Instant,
 ) {
     prepared.sending.flight = None;
     prepared.sending.room = None;
-    let doubted = without_doubtful(&mut prepared, &mut reported);
-    app.metrics.spend("main", &reported);
+    let (outcome, doubted) = without_doubtful(&prepared, outcome);
+    let Outcome { reported, end, .. } = &outcome;
+    app.metrics.spend("main", reported);
     if let Some(prefix) = prepared.sending.prefix {
         app.metrics.prefix(prefix.tokens, prefix.because.map(|b| (b.as_str(), prefix.lost)));
     }
-    let mut events = vec![usage_event(&upstream, &prepared, &reported, &end, started)];
+    let mut events = vec![usage_event(&upstream, &prepared, reported, end, started)];
     events.extend(mismatch_event(&prepared));
     events.extend(doubted.map(|tokens| doubted_event(&prepared, tokens)));
-    let counted = prepared.counted(&reported).filter(|n| *n > 0);
+    let counted = outcome.counted().filter(|n| *n > 0);
     let far_below = counted.is_some_and(|n| !prepared.is_plausible(n));
     let dropped = counted.filter(|exact| looks_dropped(app, &prepared, *exact));
     events.extend(dropped.map(|exact| dropped_event(&prepared, exact)));
     // What a server counted of the messages that it kept is no count of what was sent.
     let counted = counted.filter(|_| dropped.is_none() && !far_below);
     let answered = counted.or(prepared.made.sureness.is_exact().then_some(prepared.made.tokens));
-    if let Some(prompt) = answered.filter(|_| end == relay::End::Complete && dropped.is_none()) {
+    if let Some(prompt) = answered.filter(|_| *end == relay::End::Complete && dropped.is_none()) {
         app.measure.windows.answered(&upstream, &prepared.request.model, prompt);
     }
     if let Some(exact) = counted {
@@ -75,8 +97,8 @@ pub(in crate::proxy) fn account(
         let depth = prepared.history.chain.len();
         app.lives.with(&prepared.id, |l| l.prompt.taken = prepared.history.chain.last().map(|tip| (*tip, depth)));
     }
-    remember_reply(app, &upstream, &prepared, &reported, counted, events);
-    (app.after)(app, Accounted { upstream, headers: headers.clone(), prepared, reported, end });
+    remember_reply(app, &upstream, &prepared, &outcome, counted, events);
+    (app.after)(app, Accounted { upstream, headers: headers.clone(), prepared, outcome });
 }
 
 /// Learns from what the server counted.
@@ -94,11 +116,12 @@ fn remember_reply(
     app: &App,
     upstream: &Upstream,
     prepared: &Prepared,
-    reported: &Reported,
+    outcome: &Outcome,
     counted: Option<Tokens>,
     events: Vec<Event>,
 ) {
-    let sent = if prepared.recall.recalled.is_empty() { counted } else { counted.and(reported.prompt) };
+    let reported = &outcome.reported;
+    let sent = if outcome.recalled.is_empty() { counted } else { counted.and(reported.prompt) };
     let gauge = gauge::after_reply(&app.measure, prepared, sent);
     let kept = app.lives.with(&prepared.id, |l| {
         l.accounts.spend.add(reported);
@@ -137,18 +160,15 @@ fn looks_dropped(app: &App, prepared: &Prepared, exact: Tokens) -> bool {
     trusted && prepared.made.tokens > 512 && f64::from(exact) < f64::from(sure) * DROPPED_BELOW
 }
 
-/// Takes the size of a prompt out of what a server reported where it cannot have counted that. Returns what it said.
-fn without_doubtful(prepared: &mut Prepared, reported: &mut Reported) -> Option<Tokens> {
-    let counted = prepared.counted(reported).filter(|n| *n > 0);
-    let last = reported.prompt.filter(|n| prepared.window.tokens.is_some_and(|window| *n > window));
-    let doubted = counted.filter(|n| !prepared.is_plausible(*n)).or(last)?;
+/// The outcome without the size of a prompt that the server cannot have counted, and that size.
+fn without_doubtful(prepared: &Prepared, outcome: Outcome) -> (Outcome, Option<Tokens>) {
+    let counted = outcome.counted().filter(|n| *n > 0);
+    let last = outcome.reported.prompt.filter(|n| prepared.window.tokens.is_some_and(|window| *n > window));
+    let doubted = counted.filter(|n| !prepared.is_plausible(*n)).or(last);
     // Too little is what servers say that dropped messages, which is told as that.
-    if doubted <= prepared.made.tokens {
-        return None;
-    }
-    (reported.prompt, reported.cached, reported.evaluated) = (None, None, None);
-    prepared.recall.first_prompt = None;
-    Some(doubted)
+    let Some(doubted) = doubted.filter(|doubted| *doubted > prepared.made.tokens) else { return (outcome, None) };
+    let reported = Reported { prompt: None, cached: None, evaluated: None, ..outcome.reported };
+    (Outcome { reported, first_prompt: None, ..outcome }, Some(doubted))
 }
 
 /// That a server reported a prompt of a size that it cannot have.
@@ -174,7 +194,9 @@ fn usage_event(
     );
     data["window"] = json!(prepared.window.tokens);
     data["output_reserved"] = json!(prepared.made.after.output_reserved);
+    data["messages"] = json!(prepared.request.conversation.body.len());
     data["action"] = json!(prepared.action());
+    data["phases"] = prepared.sending.phases.told(prepared.sending.waited, reported, Instant::now());
     data["prefix"] = json!(prepared.sending.prefix.map(|p| p.json()));
     data["end"] = json!(match end {
         relay::End::Complete => "complete",

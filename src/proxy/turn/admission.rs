@@ -90,7 +90,7 @@ impl Admitted {
 pub(in crate::proxy) fn admit(
     app: &App,
     request: &mut Request,
-    situation: &Situation<'_>,
+    situation: &Situation,
     warnings: &mut Vec<String>,
 ) -> Result<Option<std::sync::Arc<Admitted>>, Error> {
     let history = &situation.history;
@@ -142,7 +142,7 @@ fn list_of(
     sent: Tokens,
     stored: Option<List>,
     request: &Request,
-    situation: &Situation<'_>,
+    situation: &Situation,
 ) -> (List, bool) {
     let count = |text: &str| app.measure.count(&situation.key, text);
     let window = situation.known_window();
@@ -182,7 +182,7 @@ fn list_noted(app: &App, chain: &[Digest], of: Digest) -> Result<Option<List>, E
 }
 
 /// Whether what the client sends before any history leaves too little of the window.
-fn is_crowded(app: &App, request: &Request, situation: &Situation<'_>, tools: Tokens) -> bool {
+fn is_crowded(app: &App, request: &Request, situation: &Situation, tools: Tokens) -> bool {
     let Some(window) = situation.window.tokens else { return false };
     let system: Tokens = request
         .conversation
@@ -211,8 +211,8 @@ pub(in crate::proxy) fn cost_of_hidden_calls(
 }
 
 /// What the request or the settings want. A header that cannot be read is said, and changes nothing.
-fn wish(situation: &Situation<'_>, warnings: &mut Vec<String>) -> Listing {
-    let Some(word) = headers::text(situation.from_client, &headers::TOOLS) else { return situation.policy.tools };
+fn wish(situation: &Situation, warnings: &mut Vec<String>) -> Listing {
+    let Some(word) = headers::text(&situation.from_client, &headers::TOOLS) else { return situation.policy.tools };
     Listing::read(&word).unwrap_or_else(|| {
         warnings.push("x-windowsill-tools must be as_sent, auto or index".to_owned());
         situation.policy.tools

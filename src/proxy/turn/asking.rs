@@ -10,13 +10,14 @@ use tracing::{debug, info};
 
 use super::prepared::Prepared;
 use super::slots::slots;
+use super::whole::read_up_to;
 use crate::config::Resolved;
 use crate::conversation::Tokens;
 use crate::measure::ModelKey;
 use crate::proxy::servers::{upstream_of, window_of};
 use crate::proxy::state::notes::note_event;
 use crate::proxy::traffic::{Asked, moves_nothing};
-use crate::proxy::{App, state::headers, turn::read_up_to};
+use crate::proxy::{App, state::headers};
 use crate::question::{self, Part};
 use crate::store::Original;
 use crate::unwrap::unwrap;

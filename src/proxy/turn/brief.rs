@@ -164,8 +164,8 @@ fn needed(app: &App, draft: &Draft<'_>, plan: &Plan, window: Tokens) -> Option<N
         _ => None,
     })?;
     Some(Needed {
-        upstream: Arc::clone(situation.upstream),
-        headers: app.outgoing(situation.from_client),
+        upstream: Arc::clone(&situation.upstream),
+        headers: app.outgoing(&situation.from_client),
         options: ChatOptions { num_ctx: situation.window.set, ..ChatOptions::default() },
         request: Arc::clone(request),
         held: held.clone(),
@@ -278,7 +278,7 @@ pub(in crate::proxy) async fn ask_for_brief(app: &App, ask: &Ask<'_>) -> Option<
     };
     let name = model.unwrap_or(&ask.request.model);
     let who = format!("{}/{name}", upstream.name());
-    if !app.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).may_try() {
+    if !app.turn.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).may_try() {
         return not_summarized(app, ask.id, &format!("{who} wrote nothing of use lately, and is left out for a while"));
     }
     let slots = slots(app, &upstream, model.unwrap_or(&ask.request.model), None).await;
@@ -309,7 +309,7 @@ pub(in crate::proxy) async fn ask_for_brief(app: &App, ask: &Ask<'_>) -> Option<
             answer = summarizer::ask(&job) => answer,
         },
     };
-    app.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).note(answer.text.is_some());
+    app.turn.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).note(answer.text.is_some());
     note_summary(app, ask, (&upstream, name), &answer, started.elapsed());
     let Some(text) = answer.text else { return not_summarized(app, ask.id, &format!("{who}: {}", answer.how)) };
     app.lives.with(ask.id, |l| l.work.unsummarized = None);

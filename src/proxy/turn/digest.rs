@@ -113,7 +113,7 @@ pub(in crate::proxy) async fn digests(
     let mut missing = 0;
     for (at, budget) in large {
         let left = until.saturating_duration_since(Instant::now());
-        let may_try = app.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).may_try();
+        let may_try = app.turn.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).may_try();
         if left.is_zero() || !may_try {
             debug!(conversation = draft.situation.id(), who, may_try, "no digest; a preview instead");
             missing += 1;
@@ -124,8 +124,8 @@ pub(in crate::proxy) async fn digests(
             model: model.model.clone(),
             who: who.clone(),
             // A client's key is for its own server alone.
-            headers: match Arc::ptr_eq(&other, draft.situation.upstream) {
-                true => app.outgoing(draft.situation.from_client),
+            headers: match Arc::ptr_eq(&other, &draft.situation.upstream) {
+                true => app.outgoing(&draft.situation.from_client),
                 false => headers::json(),
             },
             id: draft.situation.id().to_owned(),
@@ -153,7 +153,7 @@ pub(in crate::proxy) async fn digests(
 /// again finds it.
 fn wanted_digest(app: &Arc<App>, wanted: Wanted) -> watch::Receiver<Option<Option<String>>> {
     let key = wanted.key();
-    let mut begun = app.digests.lock();
+    let mut begun = app.turn.digests.lock();
     // One of which nothing came is tried anew.
     if let Some(digest) = begun.get(&key).filter(|digest| *digest.borrow() != Some(None)) {
         return digest.clone();
@@ -163,7 +163,7 @@ fn wanted_digest(app: &Arc<App>, wanted: Wanted) -> watch::Receiver<Option<Optio
     let owned = Arc::clone(app);
     app.tasks.spawn(async move {
         let answer = digest_of(&owned, &wanted, WAIT).await;
-        let trials = &owned.summarizers;
+        let trials = &owned.turn.summarizers;
         trials.lock().get_or_insert_mut(wanted.who.clone(), Default::default).note(answer.text.is_some());
         let _ = done.send(Some(answer.text));
     });

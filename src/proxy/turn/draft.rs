@@ -59,7 +59,9 @@ pub(in crate::proxy) async fn drafted(
         let ours = fitting.ours();
         draft.go_with(ours, tools);
         if draft.situation.attempt == Attempt::First {
+            let asked = std::time::Instant::now();
             ask_models(app, draft, &plan, window).boxed().await;
+            draft.wrote += asked.elapsed();
         }
         let Applied { view, originals } = applied(app, draft, &plan)?;
         let out = rewrite::rewrite(conversation, &view, &policy.template);
@@ -185,7 +187,7 @@ pub(in crate::proxy) async fn shares(
     }
     let as_it_came = |o: &Out| o.at.filter(|at| conversation.body.get(*at).is_some_and(|m| *m.bytes() == o.bytes));
     let places = out[view.system.len()..].iter().map(as_it_came).collect();
-    Some((own.shares(draft.situation.upstream, body).await?, places))
+    Some((own.shares(&draft.situation.upstream, body).await?, places))
 }
 
 /// Tokens of what an edit put in place.

@@ -5,15 +5,16 @@ use tracing::warn;
 
 use super::attempt::Attempt;
 use super::history::History;
+use super::situation::Situation;
 use crate::apply;
 use crate::clock::now_ms;
 use crate::config::{Ceiling, Resolved, Response};
 use crate::conversation::edit::{Edit, Rule};
 use crate::conversation::watch::{self, Loop};
-use crate::conversation::{Conversation, Message, step};
+use crate::conversation::{Conversation, Message, Tokens, step};
 use crate::guard::books::{Books, Spent};
 use crate::guard::triggers::{self, Pace};
-use crate::guard::{ceiling, loops};
+use crate::guard::{ceiling, loops, small};
 use crate::proxy::state::live::{Live, Misses, Spend, kept};
 use crate::proxy::state::notes::note_event;
 use crate::proxy::{App, Error};
@@ -248,4 +249,33 @@ fn loop_json(seen: &Loop, action: Response) -> Value {
         "kind": seen.kind.as_str(), "times": seen.times, "calls": seen.calls, "distinct": seen.distinct, "tool": seen.tool,
         "message": seen.at, "action": action.as_str(),
     })
+}
+
+/// Whether the model is too small for what it is asked: what the client is told.
+///
+/// # Errors
+/// 400 where the config says so.
+pub(super) fn too_small(
+    app: &App,
+    situation: &Situation,
+    request: &Request,
+    prompt: Tokens,
+) -> Result<Option<String>, Error> {
+    let response = app.config.watch.small_model;
+    if response == Response::Allow {
+        return Ok(None);
+    }
+    let tools = request.own_tools().is_some();
+    let Some(much) = small::too_much(situation.policy.size, tools, prompt) else { return Ok(None) };
+    let message = format!("a model below 3 billion parameters is given {much}");
+    if app.lives.with(situation.id(), |live| !std::mem::replace(&mut live.small_told, true)) {
+        warn!(conversation = %situation.id(), "{message}");
+        let data = json!({"tools": tools, "prompt_tokens": prompt, "holds": small::HOLDS, "action": response.as_str()});
+        note_event(app, situation.id(), "small_model", data);
+    }
+    if response == Response::Refuse {
+        let hint = "take a larger model, or set `small_model = \"warn\"` in [watch] of config.toml";
+        return Err(Error::client(400, "small_model", message, hint));
+    }
+    Ok(Some(message))
 }

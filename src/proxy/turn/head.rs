@@ -27,7 +27,7 @@ pub(in crate::proxy) struct Head {
 }
 
 /// Puts together what stands before the messages.
-pub(in crate::proxy) fn head(app: &App, situation: &Situation<'_>, request: &mut Request) -> Result<Head, Error> {
+pub(in crate::proxy) fn head(app: &App, situation: &Situation, request: &mut Request) -> Result<Head, Error> {
     let Situation { history, policy, from_client, .. } = situation;
     let mut warnings = Vec::new();
     let admitted = admit(app, request, situation, &mut warnings)?;

@@ -23,7 +23,7 @@ use crate::proxy::state::sent::client_marks;
 use crate::proxy::state::whose::{Kin, Whose, whose_is};
 use crate::proxy::{App, Error};
 use crate::recall;
-use crate::store::Located;
+use crate::store::{ConversationRow, Located};
 use crate::upstream::{Kind, Upstream};
 use crate::wire::openai_chat::{self, Request};
 
@@ -68,6 +68,24 @@ pub(in crate::proxy) struct History {
 }
 
 impl History {
+    /// That of a conversation of the record, as far as it is known there.
+    pub(in crate::proxy) fn of_record(row: &ConversationRow, chain: Vec<Digest>, stored: View) -> History {
+        History {
+            chain,
+            located: None,
+            repeats_a_beginning: false,
+            id: row.id.clone(),
+            session: row.session.clone(),
+            stored,
+            ahead: None,
+            carried: None,
+            switched: None,
+            client_marks: Vec::new(),
+            inherits: None,
+            respelled: Vec::new(),
+        }
+    }
+
     /// How many messages of it the model was sent before: it may hold them in its cache.
     pub(in crate::proxy) fn forwarded(&self) -> usize {
         self.located.as_ref().filter(|_| self.switched.is_none()).map_or(0, |l| l.depth)
@@ -215,8 +233,10 @@ async fn continued(
     app.store.flush().await;
     let alone = |at: usize| body[at].role != Role::Tool && body[at].calls.is_empty();
     let new: Vec<Digest> = body.iter().map(|m| m.digest).collect();
-    let begin_alike = known.map(|l| app.store.family(&l.conversation, RELATIVES)).transpose()?.unwrap_or_default();
-    let mut relatives = session.map(|name| app.store.of_session(name, RELATIVES)).transpose()?.unwrap_or_default();
+    let begin_alike =
+        known.map(|l| app.store.catalog().family(&l.conversation, RELATIVES)).transpose()?.unwrap_or_default();
+    let mut relatives =
+        session.map(|name| app.store.catalog().of_session(name, RELATIVES)).transpose()?.unwrap_or_default();
     relatives.extend(begin_alike.iter().filter(|id| !relatives.contains(id)).cloned().collect::<Vec<_>>());
     if located.is_none() && chain.len() >= LONG {
         let lately = app.store.conversations(RELATIVES)?.into_iter().map(|row| row.id);
@@ -363,5 +383,5 @@ fn is_taken(app: &App, name: &str, root: &Digest) -> Result<bool, Error> {
         found => found?.is_some_and(|row| row.id == name),
     };
     // The same history may have been recorded since it was looked for, by a request beside this one.
-    Ok((recorded && !app.store.begins_with(name, root)?) || !app.lives.claim(name, root))
+    Ok((recorded && !app.store.catalog().begins_with(name, root)?) || !app.lives.claim(name, root))
 }

@@ -7,7 +7,7 @@ use futures_util::{StreamExt as _, stream};
 use http::{HeaderValue, header};
 use serde_json::{Value, json};
 
-use super::{LARGEST_BUFFERED, read_up_to};
+use super::whole::{LARGEST_BUFFERED, read_up_to};
 use crate::proxy::state::headers;
 use crate::proxy::{Error, aside};
 use crate::upstream::event::{Content, Event, Events, Says};

@@ -9,7 +9,7 @@ use http::request::Parts;
 use tracing::{info, warn};
 
 use super::prefix::note_sent;
-use super::prepared::Prepared;
+use super::prepared::{Prepared, Wording};
 use super::refused::{error_body, send};
 use super::situation::{SAID_PLAINLY, asked};
 use crate::conversation::Plainness;
@@ -23,42 +23,45 @@ use crate::wire::{json, openai_chat};
 const MEDIA: [&str; 8] = ["image", "audio", "vision", "multimodal", "mmproj", "media", "modalit", "content part"];
 
 /// The reply, or the one to the same request said more plainly, where the server refused it and takes that.
-pub(in crate::proxy) async fn or_plainly(
+pub(super) async fn or_plainly(
     app: &App,
     upstream: &Arc<Upstream>,
     parts: &Parts,
-    prepared: &mut Prepared,
+    mut prepared: Prepared,
     mut refused: Reply,
-) -> Result<Reply, Error> {
+) -> Result<(Prepared, Reply), Error> {
     if !may_be_the_history(refused.status) {
-        return Ok(refused);
+        return Ok((prepared, refused));
     }
-    let now = prepared.request.conversation.plainness;
+    let before = prepared.wording();
+    let now = before.conversation.plainness;
     let most = if is_about_media(&mut refused).await { Plainness::Words } else { Plainness::Plain };
     for how in [Plainness::Plain, Plainness::Words].into_iter().filter(|how| *how > now && *how <= most) {
-        let out = said_plainly(prepared.made.out.clone(), &prepared.request.conversation, how);
-        if out.iter().map(|m| &m.bytes).eq(prepared.made.out.iter().map(|m| &m.bytes)) {
+        let out = said_plainly(before.out.clone(), &before.conversation, how);
+        if out.iter().map(|m| &m.bytes).eq(before.out.iter().map(|m| &m.bytes)) {
             continue;
         }
         let messages: Vec<_> = out.iter().map(|m| m.bytes.clone()).collect();
-        let body = with_messages(prepared, &messages);
-        let before = (std::mem::replace(&mut prepared.made.out, out), std::mem::replace(&mut prepared.made.body, body));
-        match send(app, upstream, parts, prepared).await {
+        let body = with_messages(&prepared, &messages);
+        let mut plainer = prepared.said(Wording { out, body, ..before.clone() });
+        match send(app, upstream, parts, &mut plainer).await {
             Ok(reply) if reply.status.is_success() => {
-                info!(conversation = %prepared.id, model = %plain::line(&prepared.request.model), ?how, "said plainly");
-                prepared.request.conversation.plainness = how;
-                prepared.told.warnings.push(SAID_PLAINLY.into());
-                let to = asked(app, upstream, &prepared.request.model);
-                app.lives.with(&prepared.id, |live| live.prompt.plainness = Some((to, how)));
-                note_sent(app, upstream, prepared);
-                return Ok(reply);
+                info!(conversation = %plainer.id, model = %plain::line(&plainer.request.model), ?how, "said plainly");
+                let mut told = plainer.wording();
+                told.conversation.plainness = how;
+                let warnings = plainer.told.warnings.iter().cloned().chain([SAID_PLAINLY.to_owned()]).collect();
+                let plainer = plainer.said(told).warning(warnings);
+                let to = asked(app, upstream, &plainer.request.model);
+                app.lives.with(&plainer.id, |live| live.prompt.plainness = Some((to, how)));
+                note_sent(app, upstream, &plainer);
+                return Ok((plainer, reply));
             }
             Ok(_) => {}
             Err(e) => warn!(error = %e, "a history could not be said plainly"),
         }
-        (prepared.made.out, prepared.made.body) = before;
+        prepared = plainer.said(before.clone());
     }
-    Ok(refused)
+    Ok((prepared, refused))
 }
 
 /// Whether a refusal may be about the messages: servers say so with 400 and 422, and llama-server with 500 where a template

@@ -17,7 +17,7 @@ use crate::upstream::Upstream;
 /// Notes what is about to be forwarded. Returns what it has in common with the last prompt of its conversation.
 pub(in crate::proxy) fn note_sent(app: &App, upstream: &Upstream, prepared: &Prepared) -> Option<Prefix> {
     let now = sent(app, prepared);
-    app.heads.note(prepared);
+    app.turn.heads.note(prepared);
     app.lives.with(&prepared.id, |live| {
         // Another model's cache holds nothing of it.
         let last = live.prompt.sent.as_ref().filter(|_| prepared.history.switched.is_none());
@@ -39,13 +39,13 @@ pub(in crate::proxy) fn note_sent(app: &App, upstream: &Upstream, prepared: &Pre
 }
 
 /// Notes what was recalled behind a prompt: the server holds it too, and the next prompt begins with it.
-pub(in crate::proxy) fn note_recalled(app: &App, prepared: &Prepared) {
+pub(in crate::proxy) fn note_recalled(app: &App, prepared: &Prepared, recalled: &[Out]) {
     let item = |out: &Out| Item {
         mark: mark(&out.bytes),
         tokens: tokens::message(&String::from_utf8_lossy(&out.bytes)),
         at: None,
     };
-    let recalled: Vec<Item> = prepared.recall.recalled.iter().map(item).collect();
+    let recalled: Vec<Item> = recalled.iter().map(item).collect();
     app.lives.with(&prepared.id, |live| {
         if let Some(sent) = live.prompt.sent.as_mut().filter(|s| s.client == prepared.history.client_marks) {
             sent.forwarded.extend(recalled);

@@ -14,12 +14,14 @@ use super::attempt::{Attempt, in_order, layers};
 use super::client::{is_whole, outcome};
 use super::draft::drafted;
 use super::drafts::{Draft, Drafted, Settled};
+use super::guard::too_small;
 use super::head::{Head, head};
 use super::history::{History, known};
 use super::measured::{Measured, Wishes, measured, uncounted};
-use super::prepared::{Made, Past, Prepared, Rounds, Sending, Told, Wanted};
+use super::phases::Phases;
+use super::prepared::{Made, Past, Prepared, Sending, Told, Wanted};
 use super::rules::Ruled;
-use super::situation::{Situation, situation};
+use super::situation::{Situation, of_request};
 use super::system::Indexed;
 use super::{gauge, retold};
 use crate::conversation::edit::{Edit, Rule, View};
@@ -56,11 +58,13 @@ pub(in crate::proxy) async fn prepare(
     from_client: &HeaderMap,
     attempt: Attempt,
 ) -> Result<Prepared, Error> {
-    let situation = situation(app, upstream, &mut request, from_client, attempt).boxed().await?;
+    let began = Instant::now();
+    let situation = of_request(app, upstream, &mut request, from_client, attempt).boxed().await?;
     let mut head = head(app, &situation, &mut request)?;
     // Only now: the record holds the messages as they came, and the next model may take more.
     head.warnings.extend(retold::tell(&mut request, &situation.window.takes));
     let Measured { mut draft, facts, sureness, wishes } = measured(app, &situation, &head, request).boxed().await;
+    let counted = began.elapsed();
     let planned = match planned(app, &mut draft, facts, sureness, &head).boxed().await {
         Err(refused) if refused.is_too_long() && attempt == Attempt::First && !sureness.is_exact() => {
             let (facts, sureness) = uncounted(app, &draft, false);
@@ -70,13 +74,20 @@ pub(in crate::proxy) async fn prepare(
         planned => planned?,
     };
     let done = outcome(app, &draft, &planned.drafted, &planned.before).boxed().await;
+    let brief = draft.wrote;
     let mut settled = draft.settled();
     let by_index = head.admitted.is_some();
     settled.warnings.extend(advice(&settled.request, by_index, situation.window.tokens, &planned.drafted.plan));
+    settled.warnings.extend(cut(&planned.drafted.view, &settled.request.conversation.body));
+    if attempt == Attempt::First {
+        settled.warnings.extend(too_small(app, &situation, &settled.request, planned.drafted.tokens)?);
+    }
     let mut prepared = prepared(app, situation, head, wishes, planned, settled);
     prepared.told.client = done;
     // A summary of all is for the client to use or not: until its block comes back, the history stays as it was.
     prepared.made.view_changed &= !is_whole(&prepared);
+    let planned = began.elapsed().saturating_sub(counted + brief);
+    prepared.sending.phases = Phases { counted, planned, brief, ..Phases::default() };
     gauge::settle(&app.measure, &mut prepared, attempt);
     debug!(key = %prepared.key, because = ?prepared.told.because, "prepared");
     Ok(prepared)
@@ -119,7 +130,7 @@ async fn planned(
 /// The request as it is sent, and all that is told and kept of it.
 fn prepared(
     app: &App,
-    situation: Situation<'_>,
+    situation: Situation,
     head: Head,
     wishes: Wishes,
     planned: Planned,
@@ -131,8 +142,7 @@ fn prepared(
     let Head { tools, admitted, indexed, .. } = head;
     let Wishes { standing, scope, ruled, granted } = wishes;
     let Planned { drafted, before, lines, seconds } = planned;
-    let Settled { request, done, wanted, mut warnings } = settled;
-    warnings.extend(cut(&drafted.view, &request.conversation.body));
+    let Settled { request, done, wanted, warnings } = settled;
     let is_fork = history.inherits.is_some();
     let History { chain, located, repeats_a_beginning, id, session, stored, ahead, switched, .. } = history;
     let History { client_marks, respelled, .. } = history;
@@ -181,7 +191,6 @@ fn prepared(
         head: Head { tools, done, admitted, indexed, warnings: Vec::new() },
         wishes: Wanted { standing, standing_changed, scope, ruled, wanted },
         sending: Sending::default(),
-        recall: Rounds::default(),
         request,
         id,
         key,
@@ -205,16 +214,19 @@ fn cut(view: &View, body: &[Message]) -> Option<String> {
 }
 
 /// The layers that acted, with those of what was made ahead.
-fn actions(situation: &Situation<'_>, plan: &Plan) -> Vec<&'static str> {
+fn actions(situation: &Situation, plan: &Plan) -> Vec<&'static str> {
     let mut out = layers(plan, situation.policy.policy.strategy);
     out.extend(situation.history.ahead.iter().flat_map(|ahead| &ahead.layers));
     in_order(&mut out);
+    if let Attempt::Emergency { .. } = situation.attempt {
+        out.push("emergency");
+    }
     out
 }
 
 /// Why the request is sent as it is, in words without message text: the pace, what people asked for, what was made ahead, the
 /// plan, and what was done to its head.
-fn because(situation: &Situation<'_>, head: &Head, wishes: &Wishes, planned: &Planned) -> Vec<String> {
+fn because(situation: &Situation, head: &Head, wishes: &Wishes, planned: &Planned) -> Vec<String> {
     let plan = &planned.drafted.plan;
     let mut out: Vec<String> = situation.pace.reason(plan).into_iter().collect();
     out.extend(wishes.granted.because.iter().cloned());

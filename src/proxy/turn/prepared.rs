@@ -11,7 +11,7 @@ use super::titles::title;
 use super::wished::Outcome;
 use crate::config::{Gauge, Resolved};
 use crate::conversation::edit::View;
-use crate::conversation::{Digest, Tokens};
+use crate::conversation::{Conversation, Digest, Tokens};
 use crate::measure::window::Window;
 use crate::measure::{self, Known, ModelKey, Sureness, own};
 use crate::plan::rewrite::Out;
@@ -25,10 +25,9 @@ use crate::proxy::state::standing::{Held, Standing};
 use crate::proxy::state::view::Subject;
 use crate::recall::missed::Missed;
 use crate::store::{Located, Original};
-use crate::usage::Reported;
 use crate::wire::openai_chat::Request;
 
-/// A request ready to be sent.
+/// A request ready to be sent. But for [`Sending`], it stays as it was born: what says it in other words makes another one.
 pub(in crate::proxy) struct Prepared {
     /// As the client sent it, but for the messages that had to be repaired.
     pub(in crate::proxy) request: Request,
@@ -54,8 +53,6 @@ pub(in crate::proxy) struct Prepared {
     pub(in crate::proxy) wishes: Wanted,
     /// How it is sent.
     pub(in crate::proxy) sending: Sending,
-    /// What the rounds of its reply recalled.
-    pub(in crate::proxy) recall: Rounds,
 }
 
 /// What the record knew of its history, and what the client made of that.
@@ -137,7 +134,8 @@ pub(in crate::proxy) struct Wanted {
     pub(in crate::proxy) wanted: Held,
 }
 
-/// How it is sent.
+/// How it is sent. These are resources, held while the request is under way: each is taken when it is there to be had, and given
+/// back by being dropped. So this alone of a request changes after its birth.
 #[derive(Default)]
 pub(in crate::proxy) struct Sending {
     /// Counts this request as under way.
@@ -146,22 +144,45 @@ pub(in crate::proxy) struct Sending {
     pub(in crate::proxy) room: Option<crate::proxy::pool::Room>,
     /// How long it waited for that.
     pub(in crate::proxy) waited: std::time::Duration,
+    /// Where its time went.
+    pub(in crate::proxy) phases: super::phases::Phases,
     /// The client is to be told which of its stop sequences ended the reply.
     pub(in crate::proxy) tells_stop: bool,
     /// What it has in common with the last prompt of the conversation, once that is known.
     pub(in crate::proxy) prefix: Option<Prefix>,
 }
 
-/// What the rounds of its reply recalled.
-#[derive(Default)]
-pub(in crate::proxy) struct Rounds {
-    /// What the reply recalled: messages of ours behind the prompt.
-    pub(in crate::proxy) recalled: Vec<Out>,
-    /// Where something was recalled, prompt tokens of the first round as the server counted them.
-    pub(in crate::proxy) first_prompt: Option<Tokens>,
+/// The words in which a view is said: another telling of the same messages, where a server does not take the first.
+#[derive(Clone)]
+pub(in crate::proxy) struct Wording {
+    pub(in crate::proxy) conversation: Conversation,
+    /// The messages of the view.
+    pub(in crate::proxy) out: Vec<Out>,
+    /// The bytes to forward.
+    pub(in crate::proxy) body: Bytes,
+    /// Prompt tokens of these.
+    pub(in crate::proxy) tokens: Tokens,
 }
 
 impl Prepared {
+    /// How it is said.
+    pub(in crate::proxy) fn wording(&self) -> Wording {
+        let Made { out, body, tokens, .. } = &self.made;
+        let (conversation, out, body) = (self.request.conversation.clone(), out.clone(), body.clone());
+        Wording { conversation, out, body, tokens: *tokens }
+    }
+
+    /// The same request in these words.
+    pub(in crate::proxy) fn said(self, Wording { conversation, out, body, tokens }: Wording) -> Prepared {
+        let made = Made { out, body, tokens, ..self.made };
+        Prepared { request: Request { conversation, ..self.request }, made, ..self }
+    }
+
+    /// The same request, with other words to the client.
+    pub(in crate::proxy) fn warning(self, warnings: Vec<String>) -> Prepared {
+        Prepared { told: Told { warnings, ..self.told }, ..self }
+    }
+
     /// The history and the forwarded view, from which a new view is made.
     pub(in crate::proxy) fn subject(&self) -> Subject<'_> {
         Subject {
@@ -187,11 +208,6 @@ impl Prepared {
     pub(in crate::proxy) fn pressure(&self) -> f64 {
         let window = self.window.tokens.unwrap_or(UNKNOWN_WINDOW);
         f64::from(self.made.tokens + self.made.after.output_reserved) / f64::from(window.max(1))
-    }
-
-    /// Prompt tokens of what was planned, as the server counted them: without what was recalled.
-    pub(in crate::proxy) fn counted(&self, reported: &Reported) -> Option<Tokens> {
-        if self.recall.recalled.is_empty() { reported.prompt } else { self.recall.first_prompt }
     }
 
     /// Whether the server can have counted so many tokens in this prompt.

@@ -12,9 +12,10 @@ use serde_json::json;
 use tracing::{debug, info, warn};
 
 use super::attempt::Attempt;
+use super::opening;
 use super::prepared::Prepared;
 use super::slots::only_holder;
-use super::{opening, path_of, read_up_to};
+use super::whole::read_up_to;
 use crate::clock::now_ms;
 use crate::conversation::Tokens;
 use crate::plan::emergency::Refusal;
@@ -156,6 +157,7 @@ pub(in crate::proxy) async fn send(
 ) -> Result<Reply, Error> {
     prepared.sending.tells_stop = parts.headers.contains_key(headers::TELLS_STOP);
     take_room(app, upstream, prepared).await;
+    prepared.sending.phases.sent = Some(Instant::now());
     let mut reply = send_once(app, upstream, parts, prepared).await?;
     if !is_pool_full(&mut reply).await {
         return Ok(reply);
@@ -172,6 +174,7 @@ pub(in crate::proxy) async fn send(
     prepared.sending.room = None;
     tokio::time::sleep(PAUSE).await;
     take_room(app, upstream, prepared).await;
+    prepared.sending.phases.sent = Some(Instant::now());
     let mut reply = send_once(app, upstream, parts, prepared).await?;
     if is_pool_full(&mut reply).await {
         reply.headers.insert(header::RETRY_AFTER, HeaderValue::from_static(TRY_AGAIN));
@@ -196,7 +199,7 @@ async fn send_once(app: &App, upstream: &Upstream, parts: &Parts, prepared: &Pre
 }
 
 fn pool_of(app: &App, upstream: &Upstream, prepared: &Prepared) -> Arc<crate::proxy::pool::Pool> {
-    app.pools.of(upstream.name(), &upstream.canonical(&prepared.request.model))
+    app.turn.pools.of(upstream.name(), &upstream.canonical(&prepared.request.model))
 }
 
 /// Takes room for a prompt and its reply in the pool of its server, and says where it has to wait for it.
@@ -281,4 +284,9 @@ pub(in crate::proxy) fn pass_refusal(_app: &App, prepared: &Prepared, body: &[u8
         ),
         "set `num_ctx` in windowsill's config to the window the server was started with",
     )
+}
+
+/// Where a chat request goes.
+pub(super) fn path_of(parts: &Parts) -> String {
+    parts.uri.path_and_query().map_or("/v1/chat/completions", |p| p.as_str()).to_owned()
 }

@@ -53,7 +53,7 @@ fn cost(app: &App, draft: &Draft<'_>, edit: &Edit) -> Tokens {
 fn found(app: &App, draft: &Draft<'_>, limit: Tokens, made: &Drafted) -> Option<Block> {
     let (situation, conversation) = (draft.situation, &draft.request.conversation);
     let body = &conversation.body;
-    let off = !situation.policy.recall_ahead || headers::is_off(situation.from_client, &headers::RECALL_AHEAD);
+    let off = !situation.policy.recall_ahead || headers::is_off(&situation.from_client, &headers::RECALL_AHEAD);
     let window = situation.known_window();
     let once = situation.attempt == Attempt::First && !situation.is_sent_again(&draft.request);
     let last = body.len().checked_sub(1)?;

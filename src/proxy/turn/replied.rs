@@ -5,8 +5,8 @@ use bytes::Bytes;
 use serde_json::Value;
 use tracing::{debug, warn};
 
-use super::SLOWEST_WRITE;
 use super::prepared::Prepared;
+use super::save::SLOWEST_WRITE;
 use crate::conversation::Digest;
 use crate::store::{Batch, LastReply, Store};
 use crate::wire::openai_chat;

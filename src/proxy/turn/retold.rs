@@ -11,7 +11,7 @@ use http::request::Parts;
 use serde_json::Value;
 use tracing::{info, warn};
 
-use super::prepared::Prepared;
+use super::prepared::{Prepared, Wording};
 use super::refused::{error_body, is_too_long, send};
 use crate::conversation::{Conversation, Message, Role, Tokens};
 use crate::measure::tokens;
@@ -32,48 +32,43 @@ pub(super) fn tell(request: &mut Request, takes: &Takes) -> Option<String> {
 
 /// Sends a request once more where the server refused it and its history may be why, told otherwise. A reply that is no
 /// better is none: then the first one stands.
-pub(in crate::proxy) async fn retold(
+pub(super) async fn retold(
     app: &App,
     upstream: &Arc<Upstream>,
     parts: &Parts,
-    prepared: &mut Prepared,
+    prepared: Prepared,
     mut reply: Reply,
-) -> Result<Reply, Error> {
+) -> Result<(Prepared, Reply), Error> {
     if !matches!(reply.status.as_u16(), 400 | 404 | 406 | 413 | 415 | 422 | 500 | 501) {
-        return Ok(reply);
+        return Ok((prepared, reply));
     }
-    let Some(body) = error_body(&mut reply).await else { return Ok(reply) };
+    let Some(body) = error_body(&mut reply).await else { return Ok((prepared, reply)) };
     if overflow::overflow(reply.status.as_u16(), &body).is_some() {
-        return Ok(reply);
+        return Ok((prepared, reply));
     }
-    let before = (
-        prepared.made.out.clone(),
-        prepared.made.body.clone(),
-        prepared.made.tokens,
-        prepared.request.conversation.clone(),
-    );
+    let before = prepared.wording();
     let said = said(&body);
     let refused = if said.contains(TWO_REPLIES) { None } else { refuses(&said) };
-    let changed =
-        if said.contains(TWO_REPLIES) { prepared.join_replies() } else { prepared.without_media(refused.as_ref()) };
+    let mut other = before.clone();
+    let changed = if said.contains(TWO_REPLIES) { other.join_replies() } else { other.without_media(refused.as_ref()) };
     if !changed {
-        return Ok(reply);
+        return Ok((prepared, reply));
     }
     info!(conversation = %prepared.id, status = reply.status.as_u16(), "the server refused the history; once more in other words");
-    let mut again = send(app, upstream, parts, prepared).boxed().await?;
+    let mut prepared = prepared.said(other);
+    let mut again = send(app, upstream, parts, &mut prepared).boxed().await?;
     if !again.status.is_success() && !is_too_long(&mut again).await {
         warn!(conversation = %prepared.id, status = again.status.as_u16(), "the server refuses it in other words, too");
-        (prepared.made.out, prepared.made.body, prepared.made.tokens, prepared.request.conversation) = before;
-        return Ok(reply);
+        return Ok((prepared.said(before), reply));
     }
     if let Some(takes) = refused {
         app.measure.windows.refuses(upstream, &prepared.request.model, takes);
     }
     // What was known before is told in the new words.
-    let known = warning(&before.3);
-    prepared.told.warnings.retain(|warning| Some(warning) != known.as_ref());
-    prepared.told.warnings.extend(warning(&prepared.request.conversation));
-    Ok(again)
+    let (was, now) = (warning(&before.conversation), warning(&prepared.request.conversation));
+    let others = prepared.told.warnings.iter().filter(|warning| Some(*warning) != was.as_ref()).cloned();
+    let warnings = others.chain(now).collect();
+    Ok((prepared.warning(warnings), again))
 }
 
 /// What the client is told of a conversation whose parts stand as lines.
@@ -81,29 +76,29 @@ fn warning(conversation: &Conversation) -> Option<String> {
     parts::warning(conversation.system.iter().chain(&conversation.body))
 }
 
-impl Prepared {
+impl Wording {
     /// Has lines stand for what a server says that it does not take; where it says no such thing, for all that is no text before
     /// the newest turn: one broken picture there would end the session. Returns whether anything changed.
     fn without_media(&mut self, refused: Option<&Takes>) -> bool {
         let media = |message: &Message| !message.media.is_empty();
-        let conversation = &self.request.conversation;
+        let conversation = &self.conversation;
         if !conversation.body.iter().chain(&conversation.system).any(media) {
             return false;
         }
-        let newest = self.made.out.iter().rposition(|out| out.role == Role::Assistant).unwrap_or(0);
+        let newest = self.out.iter().rposition(|out| out.role == Role::Assistant).unwrap_or(0);
         refused.is_some_and(|takes| self.say(takes, usize::MAX)) || self.say(&Takes::TEXT, newest)
     }
 
     /// Makes one of several replies in a row at the end, which llama-server refuses. Returns whether there are such.
     fn join_replies(&mut self) -> bool {
         let mut changed = false;
-        while let [.., first, last] = &self.made.out[..]
+        while let [.., first, last] = &self.out[..]
             && [first, last].iter().all(|out| out.role == Role::Assistant && !out.calls)
         {
             let Ok(read) = openai_chat::message(last.bytes.clone()) else { break };
             let text = format!("\n\n{}", read.text.as_str());
-            self.made.out.pop();
-            if let Some(out) = self.made.out.last_mut() {
+            self.out.pop();
+            if let Some(out) = self.out.last_mut() {
                 out.bytes = openai_chat::with_text_appended(&out.bytes, &text);
                 (out.changed, changed) = (true, true);
             }
@@ -115,19 +110,19 @@ impl Prepared {
     }
 
     fn write_body(&mut self) {
-        let messages: Vec<Bytes> = self.made.out.iter().map(|out| out.bytes.clone()).collect();
-        self.made.body = openai_chat::with_messages(&self.made.body, &messages);
+        let messages: Vec<Bytes> = self.out.iter().map(|out| out.bytes.clone()).collect();
+        self.body = openai_chat::with_messages(&self.body, &messages);
     }
 
     /// Has the messages before `end` of the view say lines for what is not taken. Returns whether anything changed.
     fn say(&mut self, takes: &Takes, end: usize) -> bool {
         let mut changed = false;
         let mut less: Tokens = 0;
-        let leading = self.request.conversation.system.len();
-        for (n, out) in self.made.out.iter_mut().enumerate().take_while(|(n, _)| *n < end) {
+        let leading = self.conversation.system.len();
+        for (n, out) in self.out.iter_mut().enumerate().take_while(|(n, _)| *n < end) {
             let Some(bytes) = parts::bytes(&out.bytes, takes) else { continue };
             (out.bytes, out.changed, changed) = (bytes, true, true);
-            let conversation = &mut self.request.conversation;
+            let conversation = &mut self.conversation;
             let own = match out.at {
                 Some(at) => conversation.body.get_mut(at),
                 None => conversation.system.get_mut(n).filter(|_| n < leading),
@@ -140,7 +135,7 @@ impl Prepared {
             }
         }
         if changed {
-            self.made.tokens = self.made.tokens.saturating_sub(less);
+            self.tokens = self.tokens.saturating_sub(less);
             self.write_body();
         }
         changed

@@ -1,6 +1,8 @@
 //! What a prepared request leaves in the record: originals, messages, the view, events, the conversation's gauge. Nothing
 //! leaves the prompt before it is durable here.
 
+use std::time::Duration;
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -10,9 +12,9 @@ use serde_json::{Value, json};
 use tracing::warn;
 
 use super::class::Class;
+use super::gauge;
 use super::guard::remember;
 use super::prepared::Prepared;
-use super::{gauge, in_record};
 use crate::clock::now_ms;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Message, Role, Tokens};
@@ -27,6 +29,9 @@ use crate::proxy::{App, Error};
 use crate::store::{Batch, ConversationUpdate, Event, Node};
 use crate::upstream::Upstream;
 use crate::{passage, plain, remind};
+
+/// Longest that a reply waits for its request to be written.
+pub(super) const SLOWEST_WRITE: Duration = Duration::from_secs(1);
 
 /// Makes originals, messages and the view durable, before a view without them is sent. What needs no waiting is
 /// queued.
@@ -252,6 +257,8 @@ struct State<'a> {
     edits: BTreeMap<String, usize>,
     messages: usize,
     system_messages: usize,
+    /// Tools that the client offers.
+    tools_offered: usize,
     #[serde(flatten)]
     kept: &'a Kept,
 }
@@ -302,9 +309,17 @@ fn state(prepared: &Prepared, kept: &Kept, gauge: &Gauge) -> String {
         edits,
         messages: prepared.request.conversation.body.len(),
         system_messages: prepared.request.conversation.system.len(),
+        tools_offered: offered(prepared),
         kept,
     };
     serde_json::to_string(&state).unwrap_or_default()
+}
+
+/// How many tools the client offers.
+fn offered(prepared: &Prepared) -> usize {
+    let request = &prepared.request;
+    let tools = request.client_tools.as_ref().or(request.conversation.tools.as_ref());
+    tools.and_then(|tools| serde_json::from_slice::<Vec<serde::de::IgnoredAny>>(tools).ok()).map_or(0, |all| all.len())
 }
 
 /// The messages behind `depth` as nodes of the record.
@@ -351,4 +366,12 @@ fn recalled_ahead(prepared: &Prepared) -> Option<Value> {
         }
         _ => None,
     })
+}
+
+/// Waits until the request is in the record, so that a crash after the reply loses nothing of it. It was queued before it
+/// was forwarded, and a model takes longer than a write: this waits only for a disk that is slow.
+pub(in crate::proxy) async fn in_record(app: &App) {
+    if tokio::time::timeout(SLOWEST_WRITE, app.store.flush()).await.is_err() {
+        warn!("the record is slow: it is not waited for");
+    }
 }

@@ -1,23 +1,27 @@
-//! What a request stands on, resolved once and never asked again: the window, the policy, what the record knows of its
-//! history, and what its prompt can be counted with. Nothing is measured here yet.
+//! What a conversation stands on, resolved once and never asked again: its server, the window, the policy, what the record knows
+//! of its history, and what its prompt can be counted with. It is born of a request that came in, or of the record, where a
+//! person or an agent asks about a conversation. Nothing is measured here yet.
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::HeaderMap;
+use serde_json::json;
 
 use super::attempt::Attempt;
 use super::guard::{Note, guard, pace};
 use super::history::{History, history};
 use super::wished::asked as asked_for;
 use crate::config::{ModelHints, Resolved};
+use crate::conversation::edit::View;
 use crate::conversation::managed::Edits;
-use crate::conversation::{Message, Plainness, Tokens, repair};
+use crate::conversation::{Conversation, Digest, Message, Plainness, Tokens, repair};
 use crate::guard::triggers::Pace;
 use crate::measure::window::Window;
 use crate::measure::{ModelKey, own, shown};
 use crate::plan::Policy;
-use crate::proxy::servers::{window_of, window_without_loading};
+use crate::proxy::servers::{upstream_of, window_of, window_without_loading};
 use crate::proxy::state::gauge::UNKNOWN_WINDOW;
 use crate::proxy::state::headers;
 use crate::proxy::state::live::Switched;
@@ -25,7 +29,7 @@ use crate::proxy::state::notes::key;
 use crate::proxy::{App, Error};
 use crate::store::ConversationRow;
 use crate::upstream::Upstream;
-use crate::wire::openai_chat::Request;
+use crate::wire::openai_chat::{self, Request};
 
 /// Places of what is wrong with a history that a header names.
 const TOLD: usize = 4;
@@ -33,15 +37,15 @@ const TOLD: usize = 4;
 /// What the client is told of a history that was said plainly.
 pub(super) const SAID_PLAINLY: &str = "the server refused something in this history: it was said to it in plain words";
 
-/// What a request stands on.
-pub(in crate::proxy) struct Situation<'a> {
-    pub(in crate::proxy) upstream: &'a Arc<Upstream>,
-    /// The client's headers.
-    pub(in crate::proxy) from_client: &'a HeaderMap,
+/// What a conversation stands on.
+pub(in crate::proxy) struct Situation {
+    pub(in crate::proxy) upstream: Arc<Upstream>,
+    /// The client's headers; none where it is born of the record.
+    pub(in crate::proxy) from_client: HeaderMap,
     pub(in crate::proxy) attempt: Attempt,
     /// The window, and where it is known from.
     pub(in crate::proxy) window: Window,
-    /// The request's own policy, resolved once with its profile header and with what the client asks for.
+    /// Its policy, resolved once with the profile that its request named and with what the client asks for.
     pub(in crate::proxy) policy: Arc<Resolved>,
     pub(in crate::proxy) history: History,
     /// What is believed of its model is kept under this key.
@@ -60,7 +64,7 @@ pub(in crate::proxy) struct Situation<'a> {
     pub(in crate::proxy) warnings: Vec<String>,
 }
 
-impl Situation<'_> {
+impl Situation {
     /// The window that is planned for.
     pub(in crate::proxy) fn known_window(&self) -> Tokens {
         self.window.tokens.unwrap_or(UNKNOWN_WINDOW)
@@ -87,13 +91,13 @@ impl Situation<'_> {
 ///
 /// # Errors
 /// What the guardrails refuse, and a record that cannot be read.
-pub(in crate::proxy) async fn situation<'a>(
+pub(in crate::proxy) async fn of_request(
     app: &Arc<App>,
-    upstream: &'a Arc<Upstream>,
+    upstream: &Arc<Upstream>,
     request: &mut Request,
-    from_client: &'a HeaderMap,
+    from_client: &HeaderMap,
     attempt: Attempt,
-) -> Result<Situation<'a>, Error> {
+) -> Result<Situation, Error> {
     if let Some(wanted) = request.num_ctx.filter(|_| attempt != Attempt::DryRun) {
         app.measure.windows.want(upstream, &request.model, wanted).await;
     }
@@ -123,8 +127,8 @@ pub(in crate::proxy) async fn situation<'a>(
     let own = app.measure.counters.of(upstream, &request.model, &window, patience).boxed().await;
     let key = key(app, upstream, request);
     Ok(Situation {
-        upstream,
-        from_client,
+        upstream: Arc::clone(upstream),
+        from_client: from_client.clone(),
         attempt,
         window,
         policy,
@@ -137,6 +141,75 @@ pub(in crate::proxy) async fn situation<'a>(
         repaired,
         warnings,
     })
+}
+
+/// Resolves what a conversation of the record stands on. Nothing of it will be sent. `head`: its last request without the
+/// messages, where that is remembered. Returns the request that the record makes of it, too.
+///
+/// # Errors
+/// A model that no server has, a record that cannot be read, and a history that ends in open tool calls.
+pub(in crate::proxy) async fn of_record(
+    app: &App,
+    row: &ConversationRow,
+    head: Option<Request>,
+) -> Result<(Situation, Request), Error> {
+    let upstream = upstream_of(app, &row.model).await?;
+    let window = window_without_loading(app, &upstream, &row.model).await;
+    let policy = policy_of(app, row, &window);
+    let mut request = head.unwrap_or_else(|| request_of(&row.model));
+    let history = recorded(app, row, &mut request, &policy.policy)?;
+    let key = key(app, &upstream, &request);
+    let own = app.measure.counters.of(&upstream, &row.model, &window, shown::QUESTION_WAITS).await;
+    let situation = Situation {
+        upstream,
+        from_client: HeaderMap::new(),
+        attempt: Attempt::DryRun,
+        window,
+        policy,
+        history,
+        key,
+        own,
+        pace: Pace::default(),
+        note: None,
+        client: None,
+        repaired: Vec::new(),
+        warnings: Vec::new(),
+    };
+    Ok((situation, request))
+}
+
+/// Puts the messages that are recorded of a conversation into a request.
+fn recorded(app: &App, row: &ConversationRow, request: &mut Request, policy: &Policy) -> Result<History, Error> {
+    let rows = app.store.messages(&row.id)?;
+    let chain: Vec<Digest> = rows.iter().map(|r| r.chain).collect();
+    let body = rows.iter().map(|row| openai_chat::recorded(row.raw.clone())).collect();
+    let repaired = repair::mend(body, policy.template.tool_call_id_length).body;
+    if repaired.len() != chain.len() {
+        let message = "the recorded history ends in open tool calls";
+        return Err(Error::client(409, "not_foldable", message, "send the next request first"));
+    }
+    request.conversation.body = repaired;
+    let stored = app.store.view(&chain)?.map(|(_, v)| View::clone(&v)).unwrap_or_default();
+    Ok(History::of_record(row, chain, stored))
+}
+
+/// A request of which nothing is known but its model.
+fn request_of(model: &str) -> Request {
+    Request {
+        body: Bytes::from(json!({"model": model, "messages": []}).to_string()),
+        conversation: Conversation::default(),
+        model: model.to_owned(),
+        max_tokens: None,
+        choices: 1,
+        stream: false,
+        num_ctx: None,
+        session: None,
+        client_tools: None,
+        task: None,
+        keep_alive: None,
+        listed_tools: None,
+        seed: None,
+    }
 }
 
 /// How plainly the history of a conversation has to be said to a model.
@@ -168,12 +241,12 @@ pub(in crate::proxy) fn policy(
 ) -> Arc<Resolved> {
     // What the server says of a model may be another once it is loaded, and nothing while the server does not answer.
     let key = (model.to_owned(), header, window.identity.clone(), task.map(str::to_owned));
-    if let Some(known) = app.policies.lock().get(&key) {
+    if let Some(known) = app.turn.policies.lock().get(&key) {
         return Arc::clone(known);
     }
     let hints = ModelHints { parameters: window.parameters, template: window.template.as_deref() };
     let resolved = Arc::new(app.config.policy_for(model, &hints, key.1.as_deref(), task));
-    let mut all = app.policies.lock();
+    let mut all = app.turn.policies.lock();
     // Names come from clients: they may not fill the memory.
     if all.len() > 512 {
         all.clear();

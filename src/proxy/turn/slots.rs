@@ -5,12 +5,17 @@
 //! rewritten and shares little with the old one (it would take another conversation's slot, and leave the old one behind), and
 //! for a transcript, which has nothing in common with any.
 
+use std::num::NonZeroUsize;
+
 use lru::LruCache;
 use parking_lot::Mutex;
 
 use crate::conversation::Tokens;
-use crate::proxy::{App, NAMES};
+use crate::proxy::App;
 use crate::upstream::{Slot, Upstream};
+
+/// Names of models of which something is remembered: clients choose them, and may not fill the memory.
+pub(super) const NAMES: NonZeroUsize = NonZeroUsize::new(512).expect("not zero");
 
 /// Slots by their use; `None`: the server's own choice.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -40,10 +45,10 @@ pub(in crate::proxy) async fn slots(
 ) -> Slots {
     let all = upstream.slots(model).await;
     let key = format!("{}/{model}", upstream.name());
-    let lent = app.lent.0.lock().get(&key).copied();
+    let lent = app.turn.lent.0.lock().get(&key).copied();
     let chosen = choose(&all, last, lent, app.lives.lately());
     if let Some(spare) = chosen.spare {
-        app.lent.0.lock().put(key, spare);
+        app.turn.lent.0.lock().put(key, spare);
     }
     chosen
 }

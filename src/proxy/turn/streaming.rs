@@ -4,10 +4,10 @@
 use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
 
-use super::LARGEST_BUFFERED;
 use super::recall::Answering;
 use super::relay::End;
 use super::replied::Keeper;
+use super::whole::LARGEST_BUFFERED;
 use crate::upstream::event::{Event, Events, Says};
 use crate::usage::Reported;
 use crate::wire::reply::{self, Collected};

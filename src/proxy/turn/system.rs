@@ -77,7 +77,7 @@ impl Indexed {
 pub(in crate::proxy) fn index_system(
     app: &App,
     request: &mut Request,
-    situation: &Situation<'_>,
+    situation: &Situation,
     admitted: Option<&Admitted>,
     readable: bool,
     warnings: &mut Vec<String>,

@@ -1,23 +1,20 @@
 //! Takes the facts out of messages: who said what, which files and commands there were, how they ended.
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{Hash, Hasher};
 
 use serde_json::Value;
 
+use super::safe::{defuse, one_line};
+use super::section::{add, cap, push};
 use super::words::{CONCLUSION, concludes, condense, sentences};
-use super::{Facts, Item, Material, Part, Section, done, render, results, statements};
+use super::{Facts, Item, Material, Part, done, render, results, statements};
 use crate::conversation::files::PATH_KEYS;
 use crate::conversation::person::{self, Said};
 use crate::conversation::{Message, Role, ToolCall};
-use crate::preview::Call;
 use crate::preview::clean::{sanitize, shorten};
 
 /// A single message of the user is kept up to this many bytes; the rest is in the record.
 const MESSAGE_MOST: usize = 3000;
-
-/// Of a fact other than the user's words so many bytes are kept.
-const FACT_MOST: usize = 240;
 
 /// What is known of the folded messages without a model, the last brief folded in.
 pub fn facts(material: &Material<'_>) -> Facts {
@@ -94,23 +91,6 @@ fn calls_of<'m>(messages: &[&'m Message]) -> Vec<Option<&'m ToolCall>> {
             message.call_id.as_deref().and_then(|id| by_id.get(id).copied()).or(in_order)
         })
         .collect()
-}
-
-/// Text on one line, safe to show.
-pub(super) fn one_line(text: &str) -> String {
-    sanitize(text).split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// Adds a fact.
-pub(super) fn push(facts: &mut Facts, part: Part, text: &str) {
-    let text = if matches!(part, Part::User | Part::Said) {
-        text.to_owned()
-    } else {
-        shorten(&defuse(&one_line(text)), FACT_MOST).into_owned()
-    };
-    if !text.trim().is_empty() {
-        add(&mut facts.sections[part as usize], part, Item::new(part, text, 1));
-    }
 }
 
 /// What the user said, without what clients add and without an older brief. Of what no person wrote, output is read as
@@ -222,15 +202,6 @@ pub(super) fn told(text: &str) -> String {
         Said::Output | Said::Handover | Said::Files => text,
         Said::Rules | Said::Task | Said::Reminder => String::new(),
     }
-}
-
-/// Text that looks like the brief's own marks is broken up, so that a brief is found where it is, and only there.
-pub(super) fn defuse(text: &str) -> String {
-    if memchr::memchr(b'[', text.as_bytes()).is_none() {
-        return text.to_owned();
-    }
-    text.replace("[windowsill brief", "[ windowsill brief")
-        .replace("[end of windowsill brief", "[ end of windowsill brief")
 }
 
 /// A longer message of an assistant (bytes) explains: what it concludes is kept, and not its words.
@@ -398,71 +369,4 @@ fn open_tasks(value: &Value, out: &mut Vec<String>) {
         }
         _ => {}
     }
-}
-
-/// What makes two facts the same: a file's path, a command, an id, else the letters and digits.
-pub(super) fn key(part: Part, text: &str) -> u64 {
-    let mut hasher = std::hash::DefaultHasher::new();
-    match part {
-        Part::Files => text.split_once(' ').map_or(text, |(_, path)| path).hash(&mut hasher),
-        Part::Records => text.split(' ').next().unwrap_or("").hash(&mut hasher),
-        Part::Commands => text.split(" → ").next().unwrap_or(text).hash(&mut hasher),
-        Part::User | Part::Said => text.hash(&mut hasher),
-        _ => text.chars().filter(|c| c.is_alphanumeric()).take(160).for_each(|c| c.hash(&mut hasher)),
-    }
-    hasher.finish()
-}
-
-/// Adds an item unless it is known; of commands, files and records the newer form wins.
-pub(super) fn add(section: &mut Section, part: Part, item: Item) {
-    // The same short word said again much later is not the same statement.
-    let recent = if part == Part::User { 40 } else { usize::MAX };
-    let known = section.items.iter().rev().take(recent).position(|old| old.key == item.key);
-    let Some(at) = known.map(|from_end| section.items.len() - 1 - from_end) else {
-        section.items.push(item);
-        if section.items.len() > 2 * most(part) {
-            cap(section, part);
-        }
-        return;
-    };
-    let times = section.items[at].times.saturating_add(item.times);
-    match part {
-        Part::User | Part::Said => {}
-        Part::Files => {
-            let old = section.items.remove(at);
-            let keep = if old.text.starts_with("written") { old } else { item };
-            section.items.push(Item { times: 1, ..keep });
-        }
-        Part::Records => section.items[at].text = item.text,
-        Part::Commands | Part::Errors => {
-            section.items.remove(at);
-            section.items.push(Item { times, ..item });
-        }
-        _ => section.items[at].times = times,
-    }
-}
-
-/// Facts of a section that are held at most; more than any brief could show.
-fn most(part: Part) -> usize {
-    if matches!(part, Part::User | Part::Said) { 300 } else { 120 }
-}
-
-/// Keeps a section within what could ever be shown: the lowest worth goes first.
-pub(super) fn cap(section: &mut Section, part: Part) {
-    let total = section.items.len();
-    if total <= most(part) {
-        return;
-    }
-    let mut order: Vec<usize> = (0..total).collect();
-    order.sort_by_key(|&i| (std::cmp::Reverse(render::worth(part, &section.items[i], i, total)), std::cmp::Reverse(i)));
-    let mut keep = vec![false; total];
-    order.iter().take(most(part)).for_each(|&i| keep[i] = true);
-    let mut kept = keep.into_iter();
-    section.items.retain(|_| kept.next().unwrap_or(false));
-    section.dropped = section.dropped.saturating_add(u32::try_from(total - most(part)).unwrap_or(u32::MAX));
-}
-
-/// A call as the preview module knows it.
-pub(super) fn call_of(call: Option<&ToolCall>) -> Call<'_> {
-    call.map_or(Call { tool: "", arguments: "" }, |c| Call { tool: &c.name, arguments: &c.arguments })
 }

@@ -12,11 +12,14 @@ mod language;
 mod prompt;
 mod render;
 mod results;
+mod safe;
 mod said;
+mod section;
 mod state;
 mod statements;
 mod words;
 mod work;
+mod worth;
 
 use crate::conversation::Message;
 use crate::conversation::task::Keep;
@@ -27,6 +30,7 @@ pub use self::prompt::{instruction, transcript};
 pub use self::render::{parse, render};
 pub use self::results::findings;
 pub use self::said::{said_by, said_in, unpin, with_words, without_words};
+pub use self::section::{Item, Part, Section};
 pub use self::state::{goes_to, told};
 pub use self::work::{Work, of_text as quotes_of};
 
@@ -45,80 +49,6 @@ pub struct Material<'a> {
     pub conversation: &'a str,
     /// The originals in the record: id, and in a few words what it is.
     pub records: &'a [(String, String)],
-}
-
-/// A section of the facts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Part {
-    /// What the user said, word for word.
-    User,
-    /// What the other one said, word for word, in a chat of two who say as much.
-    Said,
-    /// Tasks that were done, and how each ended.
-    Done,
-    /// What the assistant concluded, decided or did.
-    Conclusions,
-    /// Values, notes and odd items seen in results.
-    Findings,
-    /// Error lines, exactly.
-    Errors,
-    /// Files written and read.
-    Files,
-    /// Commands and how they ended.
-    Commands,
-    /// Questions and tasks still open.
-    Open,
-    /// Ids of the originals.
-    Records,
-}
-
-impl Part {
-    /// All sections in the order in which they are shown.
-    pub const ALL: [Part; 10] = [
-        Part::User,
-        Part::Said,
-        Part::Done,
-        Part::Conclusions,
-        Part::Findings,
-        Part::Errors,
-        Part::Files,
-        Part::Commands,
-        Part::Open,
-        Part::Records,
-    ];
-}
-
-/// One fact.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Item {
-    /// The fact, copied; may have several lines.
-    pub text: String,
-    /// How often it was seen.
-    pub times: u32,
-    /// What makes two facts the same, as a hash.
-    key: u64,
-    /// How much it would be missed, without regard to where it stands.
-    base: i32,
-    /// What a person states in it and expects to hold.
-    stated: Vec<statements::Stated>,
-}
-
-impl Item {
-    /// A fact of a section.
-    pub fn new(part: Part, text: String, times: u32) -> Item {
-        let stated = if part == Part::User { statements::stated(&text) } else { Vec::new() };
-        let (key, base) = (collect::key(part, &text), render::base_worth(part, &text, &stated));
-        Item { text, times, key, base, stated }
-    }
-}
-
-/// One section's facts, oldest first.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Section {
-    /// The facts.
-    pub items: Vec<Item>,
-    /// How many more there were, which are only in the record now.
-    pub dropped: u32,
 }
 
 /// What is known of the folded messages without a model.
@@ -170,9 +100,9 @@ impl Facts {
             for item in section.items {
                 let said = newer.said.iter().find(|(key, _)| *key == item.key).map(|(_, number)| *number);
                 let item = if part == Part::User { statements::supersede(own, item, said) } else { item };
-                collect::add(own, part, item);
+                section::add(own, part, item);
             }
-            collect::cap(own, part);
+            section::cap(own, part);
         }
         self
     }

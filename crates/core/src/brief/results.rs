@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use super::collect::{call_of, one_line, push};
+use super::safe::one_line;
+use super::section::push;
 use super::{Facts, Part};
 use crate::conversation::{Message, ToolCall};
 use crate::preview::clean::{clean, floor, shorten};
@@ -260,4 +261,9 @@ fn odd_first(names: Vec<String>) -> Vec<String> {
     let mut names = names;
     names.sort_by_key(|n| counts[&shape(n)]);
     names
+}
+
+/// A call as the preview module knows it.
+pub(super) fn call_of(call: Option<&ToolCall>) -> Call<'_> {
+    call.map_or(Call { tool: "", arguments: "" }, |c| Call { tool: &c.name, arguments: &c.arguments })
 }

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use super::collect::{add, defuse};
 use super::render::shape;
+use super::safe::defuse;
+use super::section::add;
 use super::{Facts, Item, Part, statements};
 use crate::conversation::{Message, Role};
 use crate::preview::clean::sanitize;

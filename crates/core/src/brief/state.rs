@@ -11,7 +11,7 @@ const MARK: &str = "[This summary goes as far as message ";
 /// How it goes on after the number.
 const LATER: &str = "; what came later is told below it]";
 
-/// Headings of what stays true for longer than a fold; see [`super::prompt::SECTIONS`] and [`COMPLETION`].
+/// Headings of what stays true for longer than a fold; the first are sections that the instruction of a summary asks for; see [`COMPLETION`], too.
 const LASTING: [&str; 8] =
     ["goal", "files", "technical context", "strategy", "task", "outcome", "decisions", "verification"];
 

@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::ops::Range;
 
-use super::collect::{defuse, one_line};
+use super::safe::{defuse, one_line};
 use crate::conversation::files::{self, Superseded};
 use crate::conversation::step::call_of;
 use crate::conversation::{Message, Role, person};

@@ -23,8 +23,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 pub use text::Text;
 
-use crate::wire::parts;
-
 /// A count of tokens, as the model's own tokenizer counts them.
 pub type Tokens = u32;
 
@@ -114,6 +112,21 @@ pub struct Media {
     pub pixels: Option<(u32, u32)>,
 }
 
+/// What a part was that stands as a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PartKind {
+    /// A picture.
+    Picture,
+    /// A sound.
+    Sound,
+    /// A video.
+    Video,
+    /// A document, or another file.
+    Document,
+    /// A block that only a cloud's own server can read.
+    Block,
+}
+
 /// One message, as the client sent it and as it is understood.
 #[derive(Debug, Clone)]
 pub struct Message {
@@ -137,10 +150,10 @@ pub struct Message {
     pub media: Vec<Media>,
     /// Digest of what the message says; see [`chain`].
     pub digest: Digest,
-    /// Whether its content has parts that are no plain text; see [`parts::tell`].
+    /// Whether its content has parts that are no plain text.
     pub mixed: bool,
     /// What its parts were that are said as lines, since this server cannot take them.
-    pub lines: Vec<parts::Kind>,
+    pub lines: Vec<PartKind>,
 }
 
 impl Message {
@@ -150,7 +163,7 @@ impl Message {
     }
 }
 
-/// How plainly a history is said; see [`crate::plan::plain`].
+/// How plainly a history is said to a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Plainness {
     /// As the client says it.

@@ -4,7 +4,7 @@
 //! was repaired once is repaired the same way next turn. Nothing is lost: unreadable arguments travel inside a valid object.
 //!
 //! A result whose call is nowhere stays where it is: many servers take it. Where a view is made, or the server refuses it, it is
-//! said as text; see [`crate::plan::plain`].
+//! said as text.
 
 use bytes::Bytes;
 

@@ -16,7 +16,7 @@ pub struct Unit {
     pub role: Role,
 }
 
-/// Splits a well-formed body (see [`super::repair`]) into units. They cover it without gaps.
+/// Splits a body that was repaired into units. They cover it without gaps.
 pub fn units(body: &[Message]) -> Vec<Unit> {
     let mut out: Vec<Unit> = Vec::with_capacity(body.len());
     for (i, message) in body.iter().enumerate() {

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::facts::{SMALL, placeholder};
-use super::sheet::{STEPS_AHEAD, Sheet};
+use super::sheet::{STEPS_AHEAD, Sheet, Sizes};
 use super::{Action, ClearLine, Strategy, budget, economics, evict, restore, summarize};
 use crate::conversation::edit::{Edit, Rule};
 use crate::conversation::{Digest, Tokens};
@@ -133,21 +133,21 @@ fn attempt(
 pub(super) fn clear_before(sheet: &mut Sheet<'_>, end: usize, target: u32) -> (usize, Option<usize>) {
     let (mut count, mut first) = (0, None);
     // The text that a recent result only points at is as recent as that.
-    let pointers = (end..sheet.cost.len()).filter(|i| sheet.touched[*i] == Some(Rule::Repeat));
+    let pointers = (end..sheet.sizes.whole.len()).filter(|i| sheet.touched[*i] == Some(Rule::Repeat));
     let pointed: HashSet<Digest> = pointers.map(|i| sheet.conversation.body[i].digest).collect();
     // Kept as a running sum: the total of the sheet is linear in the history.
     let mut total = sheet.total();
     // Earlier versions of files go first; of the rest, what the assistant wrote itself is needed more than what it read.
     for goes in [Goes::Superseded, Goes::Results, Goes::Arguments] {
-        for at in 0..end.min(sheet.cost.len()) {
+        for at in 0..end.min(sheet.sizes.whole.len()) {
             if total <= target {
                 break;
             }
-            let before = sheet.cost[at];
+            let before = sheet.sizes.whole[at];
             if sheet.folded(at) {
                 continue;
             }
-            if goes == Goes::Superseded && sheet.behind[at] > 0 {
+            if goes == Goes::Superseded && sheet.sizes.behind[at] > 0 {
                 sheet.forget(at);
             }
             if goes != Goes::Results {
@@ -158,8 +158,8 @@ pub(super) fn clear_before(sheet: &mut Sheet<'_>, end: usize, target: u32) -> (u
             } else if sheet.touched[at] != Some(Rule::Clear) && !pointed.contains(&sheet.conversation.body[at].digest) {
                 clear_text(sheet, at);
             }
-            if sheet.cost[at] < before {
-                total -= before - sheet.cost[at];
+            if sheet.sizes.whole[at] < before {
+                total -= before - sheet.sizes.whole[at];
                 count += 1;
                 first = Some(first.map_or(at, |first: usize| first.min(at)));
             }
@@ -183,7 +183,7 @@ fn clear_text(sheet: &mut Sheet<'_>, at: usize) {
     if sheet.touched[at] == Some(Rule::Restore) {
         // The stub says little by itself: it keeps the pointer.
         restore::take_back(sheet, at);
-    } else if sheet.is_output(at) && sheet.cost[at] > SMALL {
+    } else if sheet.is_output(at) && sheet.sizes.whole[at] > SMALL {
         let left = placeholder(sheet.facts.costs[at].text);
         sheet.replace(at, Rule::Clear, left, Action::Placeholder { at, budget: left });
     }
@@ -193,10 +193,10 @@ fn clear_text(sheet: &mut Sheet<'_>, at: usize) {
 const ELIDED: Tokens = 4;
 
 fn clear_arguments(sheet: &mut Sheet<'_>, at: usize, superseded: bool) {
-    for call in 0..sheet.calls[at].len() {
+    for call in 0..sheet.sizes.calls[at].len() {
         let goes = !superseded || sheet.superseded().call(at, call);
-        if goes && sheet.calls[at][call] > 2 * SMALL && !sheet.is_protected(at) && !is_elided(sheet, at, call) {
-            let budget = (sheet.calls[at][call] / ELIDED).max(SMALL);
+        if goes && sheet.sizes.calls[at][call] > 2 * SMALL && !sheet.is_protected(at) && !is_elided(sheet, at, call) {
+            let budget = (sheet.sizes.calls[at][call] / ELIDED).max(SMALL);
             evict::elide(sheet, at, call, budget, Rule::Clear);
         }
     }
@@ -217,7 +217,7 @@ fn spend(sheet: &mut Sheet<'_>, freed: Tokens) {
         .filter_map(|(edit, cost)| if let Edit::Text { at, .. } = edit { Some((*at, *cost)) } else { None })
         .collect();
     let cleared: Vec<usize> =
-        sheet.actions.iter().filter(|a| matches!(a, Action::Placeholder { .. })).map(Action::first).collect();
+        sheet.decided.actions.iter().filter(|a| matches!(a, Action::Placeholder { .. })).map(Action::first).collect();
     let superseded: HashSet<usize> = cleared.into_iter().filter(|at| sheet.superseded().result(*at)).collect();
     let left = |at: usize| {
         if superseded.contains(&at) {
@@ -228,21 +228,25 @@ fn spend(sheet: &mut Sheet<'_>, freed: Tokens) {
     };
     let is_cleared = |a: &Action| matches!(a, Action::Placeholder { .. });
     let (cleared, others): (Vec<Action>, Vec<Action>) =
-        std::mem::take(&mut sheet.actions).into_iter().partition(is_cleared);
+        std::mem::take(&mut sheet.decided.actions).into_iter().partition(is_cleared);
     let all: u64 = cleared.iter().map(|a| u64::from(left(a.first()))).sum();
-    sheet.actions = others;
+    sheet.decided.actions = others;
     for action in cleared {
         let at = action.first();
         let share = u64::from(spare) * u64::from(left(at)) / all.max(1);
         let budget = placeholder(facts.costs[at].text) + (share as Tokens).min(left(at));
         sheet.set_text(at, budget);
-        sheet.actions.push(Action::Placeholder { at, budget });
+        sheet.decided.actions.push(Action::Placeholder { at, budget });
     }
 }
 
 /// Whether the arguments of a call were replaced, now or earlier.
 pub(super) fn is_elided(sheet: &Sheet<'_>, at: usize, call: usize) -> bool {
-    let now = sheet.actions.iter().any(|a| matches!(a, Action::Elide { at: m, call: c, .. } if (*m, *c) == (at, call)));
+    let now = sheet
+        .decided
+        .actions
+        .iter()
+        .any(|a| matches!(a, Action::Elide { at: m, call: c, .. } if (*m, *c) == (at, call)));
     let earlier = |e: &Edit| matches!(e, Edit::Arguments { at: m, call: c, .. } if (*m, *c) == (at, call));
     now || sheet.facts.view.edits.iter().any(earlier)
 }
@@ -250,9 +254,7 @@ pub(super) fn is_elided(sheet: &Sheet<'_>, at: usize, call: usize) -> bool {
 /// What a rule may have to take back.
 pub(super) struct Snapshot {
     total: u32,
-    cost: Vec<u32>,
-    behind: Vec<u32>,
-    calls: Vec<Vec<u32>>,
+    sizes: Sizes,
     touched: Vec<Option<Rule>>,
     actions: Vec<Action>,
 }
@@ -261,11 +263,9 @@ impl Snapshot {
     pub(super) fn of(sheet: &Sheet<'_>) -> Snapshot {
         Snapshot {
             total: sheet.total(),
-            cost: sheet.cost.clone(),
-            behind: sheet.behind.clone(),
-            calls: sheet.calls.clone(),
+            sizes: sheet.sizes.clone(),
             touched: sheet.touched.clone(),
-            actions: sheet.actions.clone(),
+            actions: sheet.decided.actions.clone(),
         }
     }
 
@@ -275,10 +275,8 @@ impl Snapshot {
     }
 
     pub(super) fn restore(self, sheet: &mut Sheet<'_>) {
-        sheet.cost = self.cost;
-        sheet.behind = self.behind;
-        sheet.calls = self.calls;
+        sheet.sizes = self.sizes;
         sheet.touched = self.touched;
-        sheet.actions = self.actions;
+        sheet.decided.actions = self.actions;
     }
 }

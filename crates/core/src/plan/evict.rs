@@ -28,7 +28,7 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     // What a person's client says is left alone while the prompt fits: pasted output, files, repository maps.
     let passes = sheet.total() > sheet.lines.limit;
     let (mut count, mut settled) = (0, 0);
-    for at in sheet.forwarded..sheet.cost.len() {
+    for at in sheet.marks.forwarded..sheet.sizes.whole.len() {
         if sheet.touched[at].is_some() || sheet.folded(at) {
             continue;
         }
@@ -54,8 +54,8 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
                 count += 1;
             }
         }
-        for call in 0..sheet.calls[at].len() {
-            if sheet.calls[at][call] > over && !sheet.is_protected(at) {
+        for call in 0..sheet.sizes.calls[at].len() {
+            if sheet.sizes.calls[at][call] > over && !sheet.is_protected(at) {
                 elide(sheet, at, call, budget, Rule::Evict);
                 count += 1;
             }
@@ -87,10 +87,10 @@ fn settle(sheet: &mut Sheet<'_>, at: usize, text: Tokens, over: Tokens) -> bool 
 
 /// Decides that the arguments of a call are replaced by at most `budget` tokens.
 pub(super) fn elide(sheet: &mut Sheet<'_>, at: usize, call: usize, budget: Tokens, rule: Rule) {
-    let budget = budget.min(sheet.calls[at][call]);
-    sheet.actions.retain(|a| !matches!(a, Action::Elide { at: m, call: c, .. } if (*m, *c) == (at, call)));
+    let budget = budget.min(sheet.sizes.calls[at][call]);
+    sheet.decided.actions.retain(|a| !matches!(a, Action::Elide { at: m, call: c, .. } if (*m, *c) == (at, call)));
     sheet.set_call(at, call, budget);
-    sheet.actions.push(Action::Elide { at, call, budget, rule });
+    sheet.decided.actions.push(Action::Elide { at, call, budget, rule });
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ pub mod facts;
 pub mod fit;
 pub mod plain;
 pub mod policy;
+pub mod reason;
 mod repeat;
 mod restore;
 pub mod rewrite;
@@ -277,21 +278,21 @@ pub fn plan(conversation: &Conversation, facts: &Facts, policy: &Policy) -> Plan
         let before = sheet.prompt();
         if let Some(what) = apply(&mut sheet) {
             let after = sheet.prompt();
-            sheet.because.push(Because { rule, before, after, line, what });
+            sheet.decided.because.push(Because { rule, before, after, line, what });
         }
     }
     let total = sheet.total();
-    sheet.waits.retain(|waiting| total > waiting.line);
-    let asks = sheet.request.is_none_or(|at| !sheet.folded(at));
+    sheet.decided.waits.retain(|waiting| total > waiting.line);
+    let asks = sheet.marks.request.is_none_or(|at| !sheet.folded(at));
     Plan {
         before,
         after: sheet.regions(),
-        hard: sheet.hard,
+        hard: sheet.decided.hard,
         four_steps: sheet.next_steps() / STEPS_AHEAD * 4,
         fits: sheet.total() <= sheet.lines.limit && asks,
         lines: sheet.lines,
-        actions: sheet.actions,
-        because: sheet.because,
-        waits: sheet.waits,
+        actions: sheet.decided.actions,
+        because: sheet.decided.because,
+        waits: sheet.decided.waits,
     }
 }

@@ -13,10 +13,10 @@ const POINTER: u32 = 40;
 
 /// Takes back the pointers of this plan whose text a fold has taken out of the view: the model has just asked for it.
 pub(super) fn whole_again(sheet: &mut Sheet<'_>) {
-    let (lost, stay): (Vec<Action>, Vec<Action>) = std::mem::take(&mut sheet.actions)
+    let (lost, stay): (Vec<Action>, Vec<Action>) = std::mem::take(&mut sheet.decided.actions)
         .into_iter()
         .partition(|action| matches!(action, Action::Repeat { of, .. } if sheet.folded(*of)));
-    sheet.actions = stay;
+    sheet.decided.actions = stay;
     for action in lost {
         if let Action::Repeat { at, .. } = action {
             sheet.take_back(at);
@@ -30,7 +30,7 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     }
     let mut seen = HashMap::new();
     let mut count = 0;
-    for at in 0..sheet.cost.len() {
+    for at in 0..sheet.sizes.whole.len() {
         // Whether a user message is output takes longest to tell.
         let may = sheet.facts.costs[at].text >= SMALL && !sheet.folded(at) && sheet.touched[at].is_none();
         if !may || !sheet.is_output(at) {
@@ -38,7 +38,7 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
         }
         let digest = sheet.conversation.body[at].digest;
         match seen.get(&digest) {
-            Some(of) if at >= sheet.forwarded && !sheet.is_protected(at) => {
+            Some(of) if at >= sheet.marks.forwarded && !sheet.is_protected(at) => {
                 sheet.replace(at, Rule::Repeat, POINTER, Action::Repeat { at, of: *of });
                 count += 1;
             }

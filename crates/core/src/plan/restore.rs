@@ -31,7 +31,7 @@ const PHRASES: [&str; 8] = [
 
 /// Stubs that arrive.
 pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
-    let from = sheet.forwarded;
+    let from = sheet.marks.forwarded;
     restore(sheet, from, |_| true, has_room)
 }
 
@@ -62,7 +62,7 @@ fn restore(
     has_room: impl Fn(&Sheet<'_>, usize) -> bool,
 ) -> Option<String> {
     let mut count = 0;
-    for at in from..sheet.cost.len() {
+    for at in from..sheet.sizes.whole.len() {
         let message = &sheet.conversation.body[at];
         if message.role != Role::Tool || sheet.touched[at].is_some() || sheet.folded(at) || !is_stub(&message.text) {
             continue;
@@ -71,7 +71,7 @@ fn restore(
             earlier(sheet, at).filter(|of| sheet.folded(*of) || sheet.touched[*of].is_some()).filter(|_| may(sheet))
         {
             let whole = has_room(sheet, of);
-            let tokens = sheet.cost[at] + POINTER + if whole { sheet.facts.costs[of].text } else { 0 };
+            let tokens = sheet.sizes.whole[at] + POINTER + if whole { sheet.facts.costs[of].text } else { 0 };
             sheet.replace(at, Rule::Restore, tokens, Action::Restore { at, of, whole });
             count += 1;
         }

@@ -37,17 +37,21 @@ impl Regions {
     }
 }
 
-/// Working state of one planning.
-pub(super) struct Sheet<'a> {
-    pub conversation: &'a Conversation,
-    pub facts: &'a Facts,
-    pub policy: &'a Policy,
-    pub lines: Lines,
-    pub units: Vec<Unit>,
-    /// Whether each message holds words of a person.
-    persons: Vec<OnceCell<bool>>,
-    /// Whether each message is a user message with tool output or nothing but reminders.
-    asides: Vec<OnceCell<bool>>,
+/// What each message takes in the view, in tokens, were it not folded.
+#[derive(Clone)]
+pub(super) struct Sizes {
+    /// All of it.
+    pub whole: Vec<Tokens>,
+    /// Of these, the arguments of each call.
+    pub calls: Vec<Vec<Tokens>>,
+    /// And what [`rewrite`] adds to give it the shape that the template wants.
+    pub extra: Vec<Tokens>,
+    /// And what was recalled behind it.
+    pub behind: Vec<Tokens>,
+}
+
+/// What a person or the policy holds on to.
+pub(super) struct Held {
     /// Whether each message is pinned by a person.
     pinned: Vec<bool>,
     /// Whether each message is pinned, or a result of a tool in `never_clear`.
@@ -56,6 +60,10 @@ pub(super) struct Sheet<'a> {
     pub kept: Vec<usize>,
     /// Tokens of the pinned texts that stand in front of a brief.
     pub pins: Tokens,
+}
+
+/// Places in the history that rules look at.
+pub(super) struct Marks {
     /// The message with what a person asked last; see [`step::request`].
     pub request: Option<usize>,
     /// One past the user messages that the session begins with.
@@ -64,24 +72,43 @@ pub(super) struct Sheet<'a> {
     pub holds_opening: bool,
     /// Messages of the body that were forwarded before.
     pub forwarded: usize,
-    /// Tokens of each message in the view, were it not folded.
-    pub cost: Vec<Tokens>,
-    /// Of these, the arguments of each call.
-    pub calls: Vec<Vec<Tokens>>,
-    /// And what [`rewrite`] adds to give it the shape that the template wants.
-    pub extra: Vec<Tokens>,
-    /// And what was recalled behind it.
-    pub behind: Vec<Tokens>,
-    /// The rule that last touched the text of a message.
-    pub touched: Vec<Option<Rule>>,
-    pub fold: Option<Fold>,
-    /// Which texts of files were replaced since; worked out where a rule asks for it.
+}
+
+/// What is worked out of the texts where a rule asks for it.
+struct Seen {
+    /// Whether each message holds words of a person.
+    persons: Vec<OnceCell<bool>>,
+    /// Whether each message is a user message with tool output or nothing but reminders.
+    asides: Vec<OnceCell<bool>>,
+    /// Which texts of files were replaced since.
     superseded: OnceCell<Superseded>,
+}
+
+/// What was decided so far.
+#[derive(Default)]
+pub(super) struct Decided {
     pub actions: Vec<Action>,
     pub because: Vec<Because>,
     pub waits: Vec<Waiting>,
     /// Whether something of a person's or of the newest step had to go.
     pub hard: bool,
+}
+
+/// Working state of one planning.
+pub(super) struct Sheet<'a> {
+    pub conversation: &'a Conversation,
+    pub facts: &'a Facts,
+    pub policy: &'a Policy,
+    pub lines: Lines,
+    pub units: Vec<Unit>,
+    pub held: Held,
+    pub marks: Marks,
+    pub sizes: Sizes,
+    /// The rule that last touched the text of a message.
+    pub touched: Vec<Option<Rule>>,
+    pub fold: Option<Fold>,
+    pub decided: Decided,
+    seen: Seen,
 }
 
 impl<'a> Sheet<'a> {
@@ -96,52 +123,58 @@ impl<'a> Sheet<'a> {
     fn laid_out(conversation: &'a Conversation, facts: &'a Facts, policy: &'a Policy) -> Sheet<'a> {
         let request = conversation.body.iter().rposition(step::is_persons);
         let request = request.or_else(|| step::last_user(&conversation.body));
+        let messages = conversation.body.len();
         let mut sheet = Sheet {
             conversation,
             facts,
             policy,
             lines: Lines::of(facts, policy),
             units: step::units(&conversation.body),
-            persons: vec![OnceCell::new(); conversation.body.len()],
-            asides: vec![OnceCell::new(); conversation.body.len()],
-            pinned: vec![false; conversation.body.len()],
-            protected: vec![false; conversation.body.len()],
-            kept: Vec::new(),
-            pins: facts.pins,
-            request,
-            opening: step::opening(&conversation.body),
-            holds_opening: false,
-            forwarded: facts.forwarded.min(conversation.body.len()),
-            cost: facts.costs.iter().map(super::facts::Cost::total).collect(),
-            calls: facts.costs.iter().map(|c| c.calls.clone()).collect(),
-            extra: vec![0; conversation.body.len()],
-            behind: vec![0; conversation.body.len()],
-            touched: vec![None; conversation.body.len()],
+            held: Held {
+                pinned: vec![false; messages],
+                protected: vec![false; messages],
+                kept: Vec::new(),
+                pins: facts.pins,
+            },
+            marks: Marks {
+                request,
+                opening: step::opening(&conversation.body),
+                holds_opening: false,
+                forwarded: facts.forwarded.min(messages),
+            },
+            sizes: Sizes {
+                whole: facts.costs.iter().map(super::facts::Cost::total).collect(),
+                calls: facts.costs.iter().map(|c| c.calls.clone()).collect(),
+                extra: vec![0; messages],
+                behind: vec![0; messages],
+            },
+            touched: vec![None; messages],
             fold: None,
-            superseded: OnceCell::new(),
-            actions: Vec::new(),
-            because: Vec::new(),
-            waits: Vec::new(),
-            hard: false,
+            decided: Decided::default(),
+            seen: Seen {
+                persons: vec![OnceCell::new(); messages],
+                asides: vec![OnceCell::new(); messages],
+                superseded: OnceCell::new(),
+            },
         };
         for (at, tokens) in rewrite::extra(&conversation.body, &policy.template) {
-            sheet.cost[at] += tokens;
-            sheet.extra[at] += tokens;
+            sheet.sizes.whole[at] += tokens;
+            sheet.sizes.extra[at] += tokens;
         }
         for (edit, tokens) in facts.view.edits.iter().zip(&facts.edit_costs) {
             match edit {
-                Edit::Text { at, rule, .. } if *at < sheet.cost.len() => {
+                Edit::Text { at, rule, .. } if *at < sheet.sizes.whole.len() => {
                     sheet.set_text(*at, *tokens);
                     sheet.touched[*at] = Some(*rule);
                 }
-                Edit::Arguments { at, call, .. } if sheet.calls.get(*at).is_some_and(|c| *call < c.len()) => {
+                Edit::Arguments { at, call, .. } if sheet.sizes.calls.get(*at).is_some_and(|c| *call < c.len()) => {
                     sheet.set_call(*at, *call, *tokens);
                 }
-                Edit::Recalled { at, .. } if *at < sheet.cost.len() => {
-                    sheet.behind[*at] = *tokens;
-                    sheet.cost[*at] += tokens;
+                Edit::Recalled { at, .. } if *at < sheet.sizes.whole.len() => {
+                    sheet.sizes.behind[*at] = *tokens;
+                    sheet.sizes.whole[*at] += tokens;
                 }
-                Edit::Fold { from, to, keep, .. } if from <= to && *to <= sheet.cost.len() => {
+                Edit::Fold { from, to, keep, .. } if from <= to && *to <= sheet.sizes.whole.len() => {
                     sheet.fold = Some(Fold { from: *from, to: *to, keep: keep.clone(), brief: *tokens });
                 }
                 _ => {}
@@ -154,21 +187,21 @@ impl<'a> Sheet<'a> {
     /// replace, and those with a result that is never cleared, the newest first, while there is room for them.
     fn protect(&mut self) {
         for at in &self.facts.pinned {
-            if let (Some(pinned), Some(protected)) = (self.pinned.get_mut(*at), self.protected.get_mut(*at)) {
+            if let (Some(pinned), Some(protected)) = (self.held.pinned.get_mut(*at), self.held.protected.get_mut(*at)) {
                 (*pinned, *protected) = (true, true);
             }
         }
         if !self.policy.never_clear.is_empty() {
-            (0..self.protected.len()).for_each(|at| self.protected[at] |= self.is_never_cleared(at));
+            (0..self.held.protected.len()).for_each(|at| self.held.protected[at] |= self.is_never_cleared(at));
         }
         let mut room = self.facts.window / PROTECTED;
         let mut kept = Vec::new();
         let unread = self.facts.view.unread();
         let is_changing = |at: usize| !self.folded(at) && unread.binary_search(&at).is_ok();
-        let changing: Vec<bool> = (0..self.pinned.len()).map(is_changing).collect();
-        for (wanted, always) in [(&self.pinned, true), (&changing, false), (&self.protected, false)] {
+        let changing: Vec<bool> = (0..self.held.pinned.len()).map(is_changing).collect();
+        for (wanted, always) in [(&self.held.pinned, true), (&changing, false), (&self.held.protected, false)] {
             for unit in self.units.iter().rev().filter(|unit| wanted[unit.start..unit.end].contains(&true)) {
-                let tokens = (unit.start..unit.end).map(|at| self.cost[at]).fold(0, Tokens::saturating_add);
+                let tokens = (unit.start..unit.end).map(|at| self.sizes.whole[at]).fold(0, Tokens::saturating_add);
                 if !kept.contains(&unit.start) && (always || tokens <= room) {
                     room = room.saturating_sub(tokens);
                     kept.extend(unit.start..unit.end);
@@ -176,7 +209,7 @@ impl<'a> Sheet<'a> {
             }
         }
         kept.sort_unstable();
-        self.kept = kept;
+        self.held.kept = kept;
     }
 
     /// Whether the policy forbids touching a result, by the name of its tool.
@@ -190,25 +223,25 @@ impl<'a> Sheet<'a> {
     /// Gives up what is protected, where nothing else is left: false where there is nothing to give up.
     pub(super) fn let_go(&mut self) -> bool {
         let had = self.holds_pins();
-        self.pinned.fill(false);
-        self.protected.fill(false);
-        self.kept.clear();
-        self.pins = 0;
+        self.held.pinned.fill(false);
+        self.held.protected.fill(false);
+        self.held.kept.clear();
+        self.held.pins = 0;
         had
     }
 
     /// Whether anything is pinned or protected.
     pub(super) fn holds_pins(&self) -> bool {
-        self.pins > 0 || self.protected.contains(&true)
+        self.held.pins > 0 || self.held.protected.contains(&true)
     }
 
     /// Decides whether the opening is held, and draws the lines above it then: they are shares of what can be worked with.
     fn hold_opening(&mut self) {
-        let opening = self.span(0..self.opening);
+        let opening = self.span(0..self.marks.opening);
         let room = self.lines.limit.saturating_sub(self.facts.head());
-        let has_rules = self.conversation.body[..self.opening].iter().any(person::has_context);
-        self.holds_opening = has_rules && opening <= room / HELD * (HELD - 1);
-        if self.holds_opening {
+        let has_rules = self.conversation.body[..self.marks.opening].iter().any(person::has_context);
+        self.marks.holds_opening = has_rules && opening <= room / HELD * (HELD - 1);
+        if self.marks.holds_opening {
             self.lines = Lines::above(self.facts, self.policy, self.facts.head() + opening);
         }
     }
@@ -220,7 +253,7 @@ impl<'a> Sheet<'a> {
 
     /// Tokens that [`rewrite`] adds to a brief for a fold up to `to`.
     pub(super) fn fold_frame(&self, to: usize, keep: &[usize]) -> Tokens {
-        let next = keep.first().copied().or((to < self.cost.len()).then_some(to));
+        let next = keep.first().copied().or((to < self.sizes.whole.len()).then_some(to));
         let user_next = next.is_some_and(|at| self.conversation.body[at].role == Role::User);
         rewrite::fold_frame(user_next, &self.policy.template)
     }
@@ -232,7 +265,7 @@ impl<'a> Sheet<'a> {
 
     /// Tokens of a run of messages in the view.
     pub(super) fn span(&self, range: std::ops::Range<usize>) -> Tokens {
-        range.filter(|i| !self.folded(*i)).map(|i| self.cost[i]).sum()
+        range.filter(|i| !self.folded(*i)).map(|i| self.sizes.whole[i]).sum()
     }
 
     /// Prompt tokens of the view so far, with those that the next step is expected to add.
@@ -242,12 +275,12 @@ impl<'a> Sheet<'a> {
 
     /// Prompt tokens of the view so far.
     pub(super) fn prompt(&self) -> Tokens {
-        self.facts.head() + self.span(0..self.cost.len()) + self.brief()
+        self.facts.head() + self.span(0..self.sizes.whole.len()) + self.brief()
     }
 
     /// The view's tokens by region.
     pub(super) fn regions(&self) -> Regions {
-        let media: Tokens = (0..self.cost.len())
+        let media: Tokens = (0..self.sizes.whole.len())
             .filter(|i| !self.folded(*i) && self.touched[*i].is_none())
             .map(|i| self.facts.costs[i].media)
             .sum();
@@ -255,7 +288,7 @@ impl<'a> Sheet<'a> {
             system: self.facts.system,
             tools: self.facts.tools,
             brief: self.brief(),
-            history: self.span(0..self.cost.len()).saturating_sub(media),
+            history: self.span(0..self.sizes.whole.len()).saturating_sub(media),
             media,
             output_reserved: self.facts.output_reserved,
         }
@@ -266,23 +299,23 @@ impl<'a> Sheet<'a> {
     pub(super) fn is_output(&self, at: usize) -> bool {
         match self.conversation.body[at].role {
             Role::Tool | Role::System => true,
-            Role::User => at >= self.opening && Some(at) != self.request && self.is_aside(at),
+            Role::User => at >= self.marks.opening && Some(at) != self.marks.request && self.is_aside(at),
             _ => false,
         }
     }
 
     fn is_aside(&self, at: usize) -> bool {
-        *self.asides[at].get_or_init(|| person::is_aside(&self.conversation.body[at]))
+        *self.seen.asides[at].get_or_init(|| person::is_aside(&self.conversation.body[at]))
     }
 
     /// Whether a message holds words that a person wrote.
     pub(super) fn is_persons(&self, at: usize) -> bool {
-        *self.persons[at].get_or_init(|| step::is_persons(&self.conversation.body[at]))
+        *self.seen.persons[at].get_or_init(|| step::is_persons(&self.conversation.body[at]))
     }
 
     /// Whether a message stands where nothing may be taken: the request, what is pinned, or the opening while it is held.
     pub(super) fn is_held(&self, at: usize) -> bool {
-        Some(at) == self.request || self.pinned[at] || self.holds_opening && at < self.opening
+        Some(at) == self.marks.request || self.held.pinned[at] || self.marks.holds_opening && at < self.marks.opening
     }
 
     /// Tokens that folding goes down to: the policy's line, and at the wall no deeper than to a third of the window left
@@ -301,8 +334,8 @@ impl<'a> Sheet<'a> {
 
     /// Records why a rule does not act though its line was passed.
     pub(super) fn wait(&mut self, rule: &'static str, line: Tokens, why: impl Into<String>) {
-        self.waits.retain(|waiting| waiting.rule != rule);
-        self.waits.push(Waiting { rule, line, why: why.into() });
+        self.decided.waits.retain(|waiting| waiting.rule != rule);
+        self.decided.waits.push(Waiting { rule, line, why: why.into() });
     }
 
     /// Tokens that a rewrite leaves free for the next steps where system prompt and tools take most of the window: as many
@@ -313,10 +346,10 @@ impl<'a> Sheet<'a> {
         if !self.lines.tight {
             return 0;
         }
-        let opening = if self.holds_opening { self.span(0..self.opening) } else { 0 };
+        let opening = if self.marks.holds_opening { self.span(0..self.marks.opening) } else { 0 };
         let head = self.facts.head() + opening;
         let room = self.lines.limit.saturating_sub(head);
-        let most = if head > self.facts.window / 2 { room / 4 * 3 } else { room / 2 };
+        let most = if self.lines.crowded { room / 4 * 3 } else { room / 2 };
         self.next_steps().min(most)
     }
 
@@ -341,7 +374,7 @@ impl<'a> Sheet<'a> {
 
     /// Which texts of files were replaced since.
     pub(super) fn superseded(&self) -> &Superseded {
-        self.superseded.get_or_init(|| Superseded::of(&self.conversation.body))
+        self.seen.superseded.get_or_init(|| Superseded::of(&self.conversation.body))
     }
 
     /// First message of what the next reply answers: the newest step or what a person said last, with the reminders and
@@ -355,7 +388,7 @@ impl<'a> Sheet<'a> {
 
     /// Whether a message may not be touched: it is pinned, or the policy never clears the results of its tool.
     pub(super) fn is_protected(&self, at: usize) -> bool {
-        self.protected[at]
+        self.held.protected[at]
     }
 
     /// How many of the newest messages the policy keeps.
@@ -368,34 +401,38 @@ impl<'a> Sheet<'a> {
     /// First message of the newest `messages` messages, moved back to the border of a unit; at least the newest step, for
     /// what nobody has seen yet is no history.
     pub(super) fn recent(&self, messages: usize) -> usize {
-        let from = self.cost.len().saturating_sub(messages.max(1));
+        let from = self.sizes.whole.len().saturating_sub(messages.max(1));
         self.units.iter().find(|u| u.end > from).map_or(0, |u| u.start).min(self.newest())
     }
 
     /// Tokens that the server must evaluate again if the view changes from message `at` on: what it may hold in its
     /// cache behind that place, as it will stand in the new view.
     pub(super) fn evaluated_again(&self, at: usize) -> Tokens {
-        self.span(at.min(self.forwarded)..self.forwarded)
+        self.span(at.min(self.marks.forwarded)..self.marks.forwarded)
     }
 
     /// Tokens of the text of a message, without its calls.
     pub(super) fn text(&self, at: usize) -> Tokens {
-        self.cost[at] - self.extra[at] - self.behind[at] - self.calls[at].iter().sum::<Tokens>()
+        self.sizes.whole[at]
+            - self.sizes.extra[at]
+            - self.sizes.behind[at]
+            - self.sizes.calls[at].iter().sum::<Tokens>()
     }
 
     pub(super) fn set_text(&mut self, at: usize, tokens: Tokens) {
-        self.cost[at] = tokens + self.extra[at] + self.behind[at] + self.calls[at].iter().sum::<Tokens>();
+        self.sizes.whole[at] =
+            tokens + self.sizes.extra[at] + self.sizes.behind[at] + self.sizes.calls[at].iter().sum::<Tokens>();
     }
 
     /// Sets what the arguments of a call cost.
     pub(super) fn set_call(&mut self, at: usize, call: usize, tokens: Tokens) {
-        self.cost[at] = self.cost[at] - self.calls[at][call] + tokens;
-        self.calls[at][call] = tokens;
+        self.sizes.whole[at] = self.sizes.whole[at] - self.sizes.calls[at][call] + tokens;
+        self.sizes.calls[at][call] = tokens;
     }
 
     /// The first message that this plan changes so far; the length of the body when it changes none.
     pub(super) fn first_change(&self) -> usize {
-        self.actions.iter().map(Action::first).min().unwrap_or(self.cost.len())
+        self.decided.actions.iter().map(Action::first).min().unwrap_or(self.sizes.whole.len())
     }
 
     /// Takes back that the text of a message is replaced.
@@ -406,18 +443,18 @@ impl<'a> Sheet<'a> {
 
     /// Takes back what was recalled behind a message.
     pub(super) fn forget(&mut self, at: usize) {
-        self.cost[at] -= std::mem::take(&mut self.behind[at]);
-        self.actions.push(Action::Forget { at });
+        self.sizes.whole[at] -= std::mem::take(&mut self.sizes.behind[at]);
+        self.decided.actions.push(Action::Forget { at });
     }
 
     /// Records that the text of a message is replaced by something of `tokens` tokens. What was recalled behind it goes with it.
     pub(super) fn replace(&mut self, at: usize, rule: Rule, tokens: Tokens, action: Action) {
-        self.behind[at] = 0;
+        self.sizes.behind[at] = 0;
         self.set_text(at, tokens);
         // A text that no rule has touched is in no action: a long history has very many of them.
         if self.touched[at].replace(rule).is_some() {
-            self.actions.retain(|a| !a.replaces_text_of(at));
+            self.decided.actions.retain(|a| !a.replaces_text_of(at));
         }
-        self.actions.push(action);
+        self.decided.actions.push(action);
     }
 }

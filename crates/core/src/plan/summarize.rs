@@ -46,7 +46,7 @@ pub(super) fn apply_asked(sheet: &mut Sheet<'_>) -> Option<String> {
         let what = commit(sheet, fold);
         // Whoever asks for a summary gets one, however little there is to tell.
         let asks = sheet.policy.strategy == Strategy::Summarize && sheet.lines.no_summary().is_none();
-        if let Some(Action::Fold { ask_model, .. }) = sheet.actions.last_mut() {
+        if let Some(Action::Fold { ask_model, .. }) = sheet.decided.actions.last_mut() {
             *ask_model = asks;
         }
         return Some(format!("the client asks: {what}"));
@@ -73,14 +73,14 @@ pub(super) fn apply_asked(sheet: &mut Sheet<'_>) -> Option<String> {
 
 /// A fold of all messages, but for what a person asked last and what is pinned.
 fn whole(sheet: &Sheet<'_>) -> Option<Fold> {
-    let to = sheet.cost.len();
+    let to = sheet.sizes.whole.len();
     let told = sheet.policy.client.compact.as_ref().is_some_and(|compact| compact.instructions.is_some());
     if sheet.fold.as_ref().is_some_and(|fold| fold.to == to) && !told {
         // It says all of it already.
         return None;
     }
     let (from, asked) = client::whole(&sheet.conversation.body, to);
-    let pinned = sheet.kept.iter().copied().filter(|at| (from..to).contains(at));
+    let pinned = sheet.held.kept.iter().copied().filter(|at| (from..to).contains(at));
     let mut keep: Vec<usize> = asked.into_iter().chain(pinned).collect();
     keep.sort_unstable();
     keep.dedup();
@@ -93,7 +93,7 @@ fn whole(sheet: &Sheet<'_>) -> Option<Fold> {
 /// Takes what a person asked last out of the fold that it is in: whoever goes back in a history asks again what was older
 /// then. The messages stay folded, and their brief is made anew.
 pub(super) fn keep_request(sheet: &mut Sheet<'_>) -> Option<String> {
-    let fold = sheet.fold.clone().filter(|_| sheet.request.is_some_and(|at| sheet.folded(at)))?;
+    let fold = sheet.fold.clone().filter(|_| sheet.marks.request.is_some_and(|at| sheet.folded(at)))?;
     let keep = keep(sheet, fold.from, fold.to);
     let brief = fold.brief.max(sheet.lines.summary);
     Some(commit(sheet, Fold { keep, brief, ..fold }))
@@ -127,6 +127,12 @@ fn fold(sheet: &mut Sheet<'_>, total: Tokens) -> Result<Fold, String> {
     if freed == 0 && now {
         return Err("a fold would free nothing".into());
     }
+    if !now && lines.crowded && (total - freed).saturating_add(sheet.next_steps()) > lines.summarize_at {
+        let left = lines.limit.saturating_sub(lines.summarize_at);
+        return Err(format!(
+            "system prompt and tools take most of the window, and the next steps need the {left} tokens up to the wall"
+        ));
+    }
     if !(now || deep && economics::worthwhile(freed, again)) {
         let least = again.max(lines.summarize_at.saturating_sub(lines.summarize_to));
         return Err(format!("a fold would free {freed} tokens, and pays from {least} on"));
@@ -147,10 +153,10 @@ fn weighed(sheet: &mut Sheet<'_>, fold: &Fold, total: Tokens) -> (Tokens, Tokens
 pub(super) fn commit(sheet: &mut Sheet<'_>, fold: Fold) -> String {
     let Fold { from, to, keep, brief } = fold.clone();
     sheet.fold = Some(fold);
-    sheet.actions.retain(|a| !matches!(a, Action::Fold { .. }));
+    sheet.decided.actions.retain(|a| !matches!(a, Action::Fold { .. }));
     // What is folded away needs no edit of its own.
     let gone = |at: &usize| (from..to).contains(at) && !keep.contains(at);
-    sheet.actions.retain(|a| match a {
+    sheet.decided.actions.retain(|a| match a {
         Action::Preview { at, .. }
         | Action::Placeholder { at, .. }
         | Action::Repeat { at, .. }
@@ -164,7 +170,7 @@ pub(super) fn commit(sheet: &mut Sheet<'_>, fold: Fold) -> String {
     repeat::whole_again(sheet);
     let ask_model = asks_model(sheet, from, to, brief);
     let what = format!("messages {from}..{to} folded into a brief of at most {brief} tokens");
-    sheet.actions.push(Action::Fold { from, to, keep, budget: brief, ask_model });
+    sheet.decided.actions.push(Action::Fold { from, to, keep, budget: brief, ask_model });
     what
 }
 
@@ -176,7 +182,7 @@ fn asks_model(sheet: &Sheet<'_>, from: usize, to: usize, brief: Tokens) -> bool 
         _ => None,
     });
     let told = last.and(sheet.facts.told).unwrap_or(from);
-    let fresh = (told.min(to)..to).map(|i| sheet.cost[i]).sum();
+    let fresh = (told.min(to)..to).map(|i| sheet.sizes.whole[i]).sum();
     let brief = brief.min(sheet.lines.summary);
     let worth = match last {
         Some(done) if told < done => economics::worth_keeping_up(fresh, brief),
@@ -213,11 +219,11 @@ fn choose_with(sheet: &Sheet<'_>, keep_recent: usize, target: Tokens, brief: Tok
 fn cut(sheet: &Sheet<'_>, from: usize, keep_recent: usize, target: Tokens, brief: Tokens) -> Option<(usize, Tokens)> {
     let newest = sheet.newest();
     let recent = sheet.recent(keep_recent);
-    let opening = (0..from).map(|i| sheet.cost[i]).sum::<Tokens>();
+    let opening = (0..from).map(|i| sheet.sizes.whole[i]).sum::<Tokens>();
     let head = sheet.facts.head() + sheet.facts.foreseen + opening + brief;
     let pinned = |to: usize| {
         let kept = keep(sheet, from, to);
-        kept.iter().map(|i| sheet.cost[*i]).sum::<Tokens>() + sheet.fold_frame(to, &kept)
+        kept.iter().map(|i| sheet.sizes.whole[*i]).sum::<Tokens>() + sheet.fold_frame(to, &kept)
     };
     // Room for the next steps; without it every one of them would fold again.
     let least_room = sheet.facts.window / ROOM_FOR_STEPS;
@@ -231,7 +237,7 @@ fn cut(sheet: &Sheet<'_>, from: usize, keep_recent: usize, target: Tokens, brief
     let mut tail: Tokens = 0;
     let mut best = None;
     for unit in sheet.units.iter().rev().take_while(|u| u.start >= from) {
-        let own = (unit.start..unit.end).map(|i| sheet.cost[i]).sum::<Tokens>();
+        let own = (unit.start..unit.end).map(|i| sheet.sizes.whole[i]).sum::<Tokens>();
         tail += own;
         let total = head + pinned(unit.start) + tail;
         // What is recent stays wherever that leaves room for the next steps.
@@ -254,7 +260,7 @@ fn turn_border(sheet: &Sheet<'_>, to: usize, newest: usize, spare: Tokens) -> us
         if sheet.is_persons(unit.start) {
             return unit.start;
         }
-        given += (unit.start..unit.end).map(|i| sheet.cost[i]).sum::<Tokens>();
+        given += (unit.start..unit.end).map(|i| sheet.sizes.whole[i]).sum::<Tokens>();
         if given > spare {
             break;
         }
@@ -266,8 +272,8 @@ fn turn_border(sheet: &Sheet<'_>, to: usize, newest: usize, spare: Tokens) -> us
 pub(super) fn start(sheet: &Sheet<'_>) -> usize {
     let largest = (f64::from(sheet.lines.summarize_to) * LARGEST_OPENING) as Tokens;
     let stays = |end: usize| {
-        let asked = sheet.request.is_some_and(|at| at < end);
-        asked || sheet.holds_opening && end <= sheet.opening || sheet.span(0..end) <= largest
+        let asked = sheet.marks.request.is_some_and(|at| at < end);
+        asked || sheet.marks.holds_opening && end <= sheet.marks.opening || sheet.span(0..end) <= largest
     };
     if let Some(fold) = &sheet.fold {
         // A large first message that was the request itself when folding began is history once there is another.
@@ -275,14 +281,14 @@ pub(super) fn start(sheet: &Sheet<'_>) -> usize {
     }
     // A step must not be cut off from its results, so what stands before the start must end a unit: it does, since a user
     // message starts one.
-    let first = sheet.conversation.body.iter().take(sheet.opening).position(|m| m.role == Role::User);
-    [sheet.opening, first.map_or(0, |at| at + 1)].into_iter().find(|end| stays(*end)).unwrap_or(0)
+    let first = sheet.conversation.body.iter().take(sheet.marks.opening).position(|m| m.role == Role::User);
+    [sheet.marks.opening, first.map_or(0, |at| at + 1)].into_iter().find(|end| stays(*end)).unwrap_or(0)
 }
 
 /// What stays inside a fold: what a person asked last, and the steps with something protected.
 pub(super) fn keep(sheet: &Sheet<'_>, from: usize, to: usize) -> Vec<usize> {
     let mut out = asked(sheet, from, to);
-    out.extend(sheet.kept.iter().filter(|at| (from..to).contains(*at)));
+    out.extend(sheet.held.kept.iter().filter(|at| (from..to).contains(*at)));
     out.sort_unstable();
     out.dedup();
     out
@@ -291,11 +297,11 @@ pub(super) fn keep(sheet: &Sheet<'_>, from: usize, to: usize) -> Vec<usize> {
 /// What a person asked last stays though the steps before and after it are folded, and with it the user messages that
 /// stand in a row with it.
 fn asked(sheet: &Sheet<'_>, from: usize, to: usize) -> Vec<usize> {
-    let Some(request) = sheet.request.filter(|at| (from..to).contains(at)) else { return Vec::new() };
+    let Some(request) = sheet.marks.request.filter(|at| (from..to).contains(at)) else { return Vec::new() };
     let is_user = |at: &usize| sheet.conversation.body[*at].role == Role::User;
     let before = (from..request).rev().take(KEEP_RUN - 1).take_while(is_user).count();
     let after = (request + 1..to).take(KEEP_RUN).take_while(is_user).count();
-    let small = |at: usize| at == request || sheet.cost[at] <= sheet.lines.summary;
+    let small = |at: usize| at == request || sheet.sizes.whole[at] <= sheet.lines.summary;
     (request - before..=request + after).filter(|at| small(*at)).collect()
 }
 

@@ -54,7 +54,7 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     let hard: [Measure<'_>; 9] = [
         ("request, which alone passes the window, cut", &|s| folds && cut_lonely(s)),
         ("old messages cut to a fair share", &|s| share_out(s, newest, s.lines.half_way())),
-        ("large messages cut to a fair share", &|s| share_out(s, s.cost.len(), s.lines.limit)),
+        ("large messages cut to a fair share", &|s| share_out(s, s.sizes.whole.len(), s.lines.limit)),
         ("the opening cut to a fair share", &|s| folds && share_opening(s)),
         ("the newest step folded too", &|s| folds && fold_all(s, true)),
         ("what was pinned or protected let go", &|s| folds && let_go(s, newest)),
@@ -71,7 +71,7 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     for (what, measure) in hard {
         if over(sheet) && measure(sheet) {
             done.push(what);
-            sheet.hard = true;
+            sheet.decided.hard = true;
         }
     }
     (!done.is_empty()).then(|| done.join(", "))
@@ -79,7 +79,8 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
 
 /// Takes back what was recalled ahead: nobody asked for it.
 fn forget(sheet: &mut Sheet<'_>) -> bool {
-    let behind: Vec<usize> = (0..sheet.cost.len()).filter(|at| sheet.behind[*at] > 0 && !sheet.folded(*at)).collect();
+    let behind: Vec<usize> =
+        (0..sheet.sizes.whole.len()).filter(|at| sheet.sizes.behind[*at] > 0 && !sheet.folded(*at)).collect();
     behind.iter().for_each(|at| sheet.forget(*at));
     !behind.is_empty()
 }
@@ -87,7 +88,7 @@ fn forget(sheet: &mut Sheet<'_>) -> bool {
 /// Folds all but the newest step into a brief of half of what that leaves: where a usual one costs more than the few
 /// messages it stands for.
 fn fold_small(sheet: &mut Sheet<'_>) -> bool {
-    let (usual, old) = (std::mem::replace(&mut sheet.lines.brief, LEAST_BRIEF + sheet.pins), sheet.fold.clone());
+    let (usual, old) = (std::mem::replace(&mut sheet.lines.brief, LEAST_BRIEF + sheet.held.pins), sheet.fold.clone());
     let fold = summarize::choose(sheet, 1, 0);
     sheet.lines.brief = usual;
     let Some(mut fold) = fold else { return false };
@@ -103,18 +104,19 @@ fn fold_small(sheet: &mut Sheet<'_>) -> bool {
 /// Folds everything but the request into the smallest brief: where even the newest step, cut as far as may be,
 /// leaves no room. Keeps the anchor only if that leaves room enough. `must_fit`: or else not at all.
 fn fold_all(sheet: &mut Sheet<'_>, must_fit: bool) -> bool {
-    let len = sheet.cost.len();
+    let len = sheet.sizes.whole.len();
     let old = sheet.fold.clone();
     let before = sheet.total();
     for from in [summarize::start(sheet), 0] {
         // What is asked stays; where it is the anchor, it stands in front of the brief.
-        let mut keep: Vec<usize> = sheet.request.iter().chain(&sheet.kept).copied().filter(|at| *at >= from).collect();
+        let mut keep: Vec<usize> =
+            sheet.marks.request.iter().chain(&sheet.held.kept).copied().filter(|at| *at >= from).collect();
         keep.sort_unstable();
         keep.dedup();
         if from + keep.len() >= len {
             continue;
         }
-        let fold = Fold { from, to: len, keep, brief: LEAST_BRIEF + sheet.pins };
+        let fold = Fold { from, to: len, keep, brief: LEAST_BRIEF + sheet.held.pins };
         sheet.fold = Some(fold.clone());
         let total = sheet.total();
         if total <= sheet.lines.limit || !must_fit && from == 0 && total < before {
@@ -133,15 +135,15 @@ fn cut_instead(sheet: &mut Sheet<'_>) -> bool {
     if !sheet.holds_pins() {
         other.let_go();
     }
-    let (end, limit) = (other.cost.len(), other.lines.limit);
+    let (end, limit) = (other.sizes.whole.len(), other.lines.limit);
     share_out(&mut other, end, limit);
     let fits = |s: &Sheet<'_>| s.total() <= s.lines.limit;
     if !fits(&other) {
         cut_request(&mut other, limit);
     }
     if fits(&other) {
-        other.because = std::mem::take(&mut sheet.because);
-        other.hard = true;
+        other.decided.because = std::mem::take(&mut sheet.decided.because);
+        other.decided.hard = true;
         *sheet = other;
         return true;
     }
@@ -155,8 +157,8 @@ fn let_go(sheet: &mut Sheet<'_>, newest: usize) -> bool {
 
 /// Cuts the opening too, which is held up to here for the rules in it.
 fn share_opening(sheet: &mut Sheet<'_>) -> bool {
-    let held = std::mem::take(&mut sheet.holds_opening);
-    held && share_out(sheet, sheet.cost.len(), sheet.lines.limit)
+    let held = std::mem::take(&mut sheet.marks.holds_opening);
+    held && share_out(sheet, sheet.sizes.whole.len(), sheet.lines.limit)
 }
 
 /// Cuts the largest messages before `end` that may be cut until all is down to `target`: everyone gets the same share,
@@ -173,7 +175,7 @@ fn share_out(sheet: &mut Sheet<'_>, end: usize, target: Tokens) -> bool {
         if !speech_stays || sheet.is_output(at) {
             parts.push((at, None, sheet.text(at)));
         }
-        parts.extend(sheet.calls[at].iter().enumerate().map(|(call, tokens)| (at, Some(call), *tokens)));
+        parts.extend(sheet.sizes.calls[at].iter().enumerate().map(|(call, tokens)| (at, Some(call), *tokens)));
     }
     let fixed = sheet.total() - parts.iter().map(|p| p.2).sum::<Tokens>().min(sheet.total());
     let room = target.saturating_sub(fixed);
@@ -212,7 +214,7 @@ fn fair_share(mut sizes: Vec<Tokens>, room: Tokens) -> Tokens {
 fn shrink_brief(sheet: &mut Sheet<'_>) -> bool {
     let over = sheet.total() - sheet.lines.limit;
     let Some(fold) = sheet.fold.clone() else { return false };
-    let brief = fold.brief.saturating_sub(over).max(LEAST_BRIEF + sheet.pins);
+    let brief = fold.brief.saturating_sub(over).max(LEAST_BRIEF + sheet.held.pins);
     if brief >= fold.brief {
         return false;
     }
@@ -222,17 +224,17 @@ fn shrink_brief(sheet: &mut Sheet<'_>) -> bool {
 
 /// Cuts a request that passes the window with nothing else beside it, so that the steps of its turn have room.
 fn cut_lonely(sheet: &mut Sheet<'_>) -> bool {
-    let Some(at) = sheet.request else { return false };
+    let Some(at) = sheet.marks.request else { return false };
     if sheet.facts.head() + sheet.facts.costs[at].total() <= sheet.lines.limit {
         return false;
     }
-    let running = at + 1 < sheet.cost.len();
+    let running = at + 1 < sheet.sizes.whole.len();
     let target = if running { sheet.lines.half_way() } else { sheet.lines.limit };
     cut_request(sheet, target)
 }
 
 fn cut_request(sheet: &mut Sheet<'_>, target: Tokens) -> bool {
-    let Some(at) = sheet.request else { return false };
+    let Some(at) = sheet.marks.request else { return false };
     let over = sheet.total().saturating_sub(target);
     let budget = sheet.text(at).saturating_sub(over);
     if budget < LEAST_USER {

@@ -284,6 +284,14 @@ fn pack_runs(line: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
+/// Whether a text stands for nothing: `(none)`, `null`.
+pub(crate) fn says_nothing(text: &str) -> bool {
+    let text = text.trim().trim_end_matches(['.', ',', '"']).trim_start_matches('"');
+    ["", "(none)", "none", "null", "nil", "(empty)", "n/a", "no error", "no errors", "false", "undefined"]
+        .iter()
+        .any(|none| text.eq_ignore_ascii_case(none))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

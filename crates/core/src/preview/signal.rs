@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use aho_corasick::{AhoCorasick, MatchKind};
 use memchr::memchr_iter;
 
-use crate::unwrap::says_nothing;
+use super::clean::says_nothing;
 
 /// How much a line matters by itself, in rising order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]

@@ -14,8 +14,10 @@ use bytes::Bytes;
 use serde_json::json;
 use tokio::runtime::{Builder, Runtime};
 
+use super::recent::{Found, Recent, Tip, Work};
 use super::*;
-use windowsill_core::conversation::edit::{Edit, Rule};
+use windowsill_core::conversation::Digest;
+use windowsill_core::conversation::edit::{Edit, Rule, View};
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().build().unwrap()

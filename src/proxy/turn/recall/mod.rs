@@ -29,11 +29,12 @@ use super::{opening, refused, relay};
 use crate::clock::now_ms;
 use crate::conversation::{Digest, Tokens, repair};
 use crate::plan::rewrite::Out;
-use crate::proxy::turn::account::account;
+use crate::proxy::turn::account::{Outcome, account};
 use crate::proxy::turn::completed::done_within;
 use crate::proxy::turn::prefix::note_recalled;
 use crate::proxy::turn::recall::lookup::recalled;
 use crate::proxy::turn::recall::told::told_of_tools;
+use crate::proxy::turn::whole::{LARGEST_BUFFERED, read_up_to, too_large};
 use crate::proxy::{App, Error, aside};
 use crate::recall::{self, done};
 use crate::store::{Batch, Event, Recalled};
@@ -91,6 +92,8 @@ pub(in crate::proxy) struct Answering {
     pub(in crate::proxy) reported: Reported,
     round: usize,
     round_started: Instant,
+    /// Where something was recalled, prompt tokens of the first round as the server counted them.
+    first_prompt: Option<Tokens>,
     /// Messages of ours behind the prompt: calls and results.
     made: Vec<Bytes>,
     /// Of these, how many stood there before this round's.
@@ -137,6 +140,7 @@ impl Answering {
             reported: Reported::default(),
             round: 0,
             round_started: started,
+            first_prompt: None,
             made: Vec::new(),
             settled: 0,
             wrote: 0,
@@ -367,9 +371,9 @@ impl Answering {
 
     /// Accounts for a round that was not the last.
     fn account_round(&mut self) {
-        let Some(prepared) = &mut self.prepared else { return };
+        let Some(prepared) = &self.prepared else { return };
         if self.round == 0 {
-            prepared.recall.first_prompt = self.reported.prompt;
+            self.first_prompt = self.reported.prompt;
         }
         self.app.metrics.spend("recall", &self.reported);
         self.app.lives.with(&prepared.id, |l| l.accounts.spend.add_round(&self.reported));
@@ -392,19 +396,20 @@ impl Answering {
         {
             debug!(error = %e, "what was recalled is not in the record");
         }
-        let Some(mut prepared) = self.prepared.take() else { return };
+        let Some(prepared) = self.prepared.take() else { return };
         let said = self.said();
         if let Some(mut keeper) = self.keeper.take() {
             keeper.keep_later(said);
         }
         if self.round == 0 && !self.made.is_empty() {
-            prepared.recall.first_prompt = self.reported.prompt;
+            self.first_prompt = self.reported.prompt;
         }
-        prepared.recall.recalled = self.made.iter().filter_map(as_out).collect();
-        note_recalled(&self.app, &prepared);
+        let recalled: Vec<Out> = self.made.iter().filter_map(as_out).collect();
+        note_recalled(&self.app, &prepared, &recalled);
         let mut reported = std::mem::take(&mut self.reported);
         reported.called_tools = self.filter.calls_client();
-        account(&self.app, Arc::clone(&self.upstream), &self.headers, prepared, reported, end, self.started);
+        let outcome = Outcome { reported, recalled, first_prompt: self.first_prompt, end };
+        account(&self.app, Arc::clone(&self.upstream), &self.headers, prepared, outcome, self.started);
     }
 
     /// Answers a reply that came whole.
@@ -436,9 +441,9 @@ impl Answering {
                 break;
             }
             let reply = self.again().await?;
-            bytes = match crate::proxy::turn::read_up_to(reply.body, super::LARGEST_BUFFERED).await {
+            bytes = match read_up_to(reply.body, LARGEST_BUFFERED).await {
                 Ok((bytes, None)) => bytes,
-                Ok((_, Some(_))) => return Err(Stopped::Gone(super::too_large("put behind what was recalled"))),
+                Ok((_, Some(_))) => return Err(Stopped::Gone(too_large("put behind what was recalled"))),
                 Err(e) => return Err(Stopped::Gone(e)),
             };
         }
@@ -480,13 +485,13 @@ fn take_out(made: &mut [Bytes], count: &dyn Fn(&Bytes) -> Tokens) -> Tokens {
 /// The most bytes that a reply is kept of, with a window of so many tokens: no reply is longer than its window, and hardly any
 /// token than these bytes.
 fn longest_reply(window: Option<Tokens>) -> usize {
-    let bytes = window.map_or(super::LARGEST_BUFFERED, |window| (window as usize).saturating_mul(BYTES_A_TOKEN));
-    bytes.clamp(LEAST_KEPT, super::LARGEST_BUFFERED)
+    let bytes = window.map_or(LARGEST_BUFFERED, |window| (window as usize).saturating_mul(BYTES_A_TOKEN));
+    bytes.clamp(LEAST_KEPT, LARGEST_BUFFERED)
 }
 
 /// An error reply as the client may see it.
 pub(in crate::proxy) async fn refusal(reply: Reply) -> Result<(StatusCode, Bytes), Error> {
-    let (bytes, _) = crate::proxy::turn::read_up_to(reply.body, 1 << 20).await?;
+    let (bytes, _) = read_up_to(reply.body, 1 << 20).await?;
     Ok((reply.status, bytes))
 }
 

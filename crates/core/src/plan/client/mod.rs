@@ -129,7 +129,7 @@ fn clear_results(sheet: &mut Sheet<'_>, uses: &Uses) -> usize {
     let before = clear::Snapshot::of(sheet);
     let mut count = 0;
     for at in results[..results.len().saturating_sub(uses.keep)].iter().copied() {
-        let was = sheet.cost[at];
+        let was = sheet.sizes.whole[at];
         let left = placeholder(sheet.facts.costs[at].text);
         if was > SMALL && was > left && !sheet.is_protected(at) {
             sheet.replace(at, Rule::Clear, left, Action::Placeholder { at, budget: left });
@@ -160,7 +160,7 @@ fn clear_input(sheet: &mut Sheet<'_>, result: usize, inputs: &Inputs) {
         Inputs::Go => true,
         Inputs::Of(names) => names.contains(&body[at].calls[call].name),
     };
-    if goes && sheet.calls[at][call] > SMALL && !sheet.is_protected(at) && !clear::is_elided(sheet, at, call) {
+    if goes && sheet.sizes.calls[at][call] > SMALL && !sheet.is_protected(at) && !clear::is_elided(sheet, at, call) {
         evict::elide(sheet, at, call, SMALL, Rule::Clear);
     }
 }

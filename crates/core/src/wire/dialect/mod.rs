@@ -145,6 +145,9 @@ pub struct Head {
     pub window: Option<u64>,
 }
 
+/// What makes the text of a compaction of a summary.
+pub type Summarized = Box<dyn FnOnce(&str) -> String + Send>;
+
 /// Says a reply in a client's words.
 pub trait ReplyEncoder: Send {
     /// What was left out of the request, for a header of the reply.
@@ -178,6 +181,12 @@ pub trait ReplyEncoder: Send {
 
     /// Tells the Unix time (seconds) at which the next words are said.
     fn at(&mut self, _now: u64) {}
+
+    /// Makes the text that stands for the history in a compaction of it: of a summary, and what holds on beside it.
+    fn compacted(&self) -> Summarized {
+        Box::new(str::to_owned)
+    }
+
     /// What the client may refer to in later requests, once the reply is over.
     fn kept(&self) -> Kept {
         Kept::default()

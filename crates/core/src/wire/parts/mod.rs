@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use super::json::{self, Fields};
 use super::openai_chat;
-use crate::conversation::{Message, Text};
+use crate::conversation::{Message, PartKind as Kind, Text};
 
 pub mod blocks;
 mod size;
@@ -68,39 +68,22 @@ impl Takes {
     }
 }
 
-/// What a part was that stands as a line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// A picture.
-    Picture,
-    /// A sound.
-    Sound,
-    /// A video.
-    Video,
-    /// A document, or another file.
-    Document,
-    /// A block that only a cloud's own server can read.
-    Block,
-}
-
-impl Kind {
-    fn named(self, count: usize) -> String {
-        let (one, more) = match self {
-            Kind::Picture => ("picture", "pictures"),
-            Kind::Sound => ("sound", "sounds"),
-            Kind::Video => ("video", "videos"),
-            Kind::Document => ("document", "documents"),
-            Kind::Block => ("block of a cloud's server", "blocks of a cloud's server"),
-        };
-        format!("{count} {}", if count == 1 { one } else { more })
-    }
+fn named(kind: Kind, count: usize) -> String {
+    let (one, more) = match kind {
+        Kind::Picture => ("picture", "pictures"),
+        Kind::Sound => ("sound", "sounds"),
+        Kind::Video => ("video", "videos"),
+        Kind::Document => ("document", "documents"),
+        Kind::Block => ("block of a cloud's server", "blocks of a cloud's server"),
+    };
+    format!("{count} {}", if count == 1 { one } else { more })
 }
 
 /// What the client is told of the parts that stand as lines; `None` where there are none.
 pub fn warning<'a>(messages: impl Iterator<Item = &'a Message>) -> Option<String> {
     let mut lines: Vec<Kind> = messages.flat_map(|message| message.lines.iter().copied()).collect();
     lines.sort_unstable();
-    let counted: Vec<String> = lines.chunk_by(|a, b| a == b).map(|same| same[0].named(same.len())).collect();
+    let counted: Vec<String> = lines.chunk_by(|a, b| a == b).map(|same| named(same[0], same.len())).collect();
     if counted.is_empty() {
         return None;
     }

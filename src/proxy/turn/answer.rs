@@ -1,0 +1,125 @@
+//! A reply on its way to the client: as a stream, whole, or with what our tools answer in between.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::stream::BoxStream;
+use http::header::CONTENT_LENGTH;
+use http::request::Parts;
+use http::{Response, StatusCode};
+use serde_json::Value;
+
+use super::account::{Outcome, account};
+use super::prepared::Prepared;
+use super::recall::{self, Answering, Stopped};
+use super::refused::path_of;
+use super::relay::{self, Answer};
+use super::replied::Keeper;
+use super::save::{in_record, mark_record};
+use super::streaming::{Books, Taker, streamed};
+use super::whole::{LARGEST_BUFFERED, read_up_to};
+use crate::proxy::state::headers;
+use crate::proxy::{App, Error, aside};
+use crate::upstream::event::{Content, Event};
+use crate::upstream::{Reply, Upstream};
+use crate::usage::Reported;
+use crate::wire::reply::said;
+
+/// Passes a reply on. It is accounted for at its end, however that comes.
+pub(super) async fn relay(
+    app: &Arc<App>,
+    upstream: Arc<Upstream>,
+    parts: &Parts,
+    prepared: Prepared,
+    reply: Reply,
+    started: Instant,
+) -> Result<Response<Answer>, Error> {
+    in_record(app).await;
+    let (mut status, mut headers) = (reply.status, reply.headers.clone());
+    prepared.mark(&mut headers, &app.config.gauge);
+    mark_record(app, &mut headers);
+    let (ok, is_stream) = (status.is_success(), headers::is_event_stream(&reply.headers));
+    let passed = Passed { app, upstream, parts, prepared, started };
+    let answer = if is_stream && ok {
+        Answer::Events(passed.streamed(reply.body))
+    } else {
+        match read_up_to(reply.body, LARGEST_BUFFERED).await? {
+            (bytes, Some(rest)) => {
+                let whole = futures_util::stream::iter([Ok(bytes)]).chain(rest).boxed();
+                Answer::Body(relay::through(whole))
+            }
+            (bytes, None) => {
+                headers.remove(CONTENT_LENGTH);
+                Answer::Body(relay::full(if ok { passed.whole(bytes, &mut status).await? } else { bytes }))
+            }
+        }
+    };
+    if is_stream {
+        // A stream that breaks off ends with an event that says so: it may be longer than the server said.
+        headers.remove(CONTENT_LENGTH);
+    }
+    let mut response = Response::new(answer);
+    (*response.status_mut(), *response.headers_mut()) = (status, headers);
+    Ok(response)
+}
+
+/// A request whose reply is passed on.
+struct Passed<'a> {
+    app: &'a Arc<App>,
+    upstream: Arc<Upstream>,
+    parts: &'a Parts,
+    prepared: Prepared,
+    started: Instant,
+}
+
+impl Passed<'_> {
+    /// A stream that is accounted for at its end; or, where tools of ours may be called, answered in between.
+    fn streamed(self, body: Content) -> BoxStream<'static, Event> {
+        if self.prepared.request.changes_tools() {
+            return streamed(body.events(), Taker::Answering(Box::new(self.answering())));
+        }
+        let Passed { app, upstream, parts, prepared, started } = self;
+        let (owned, sent) = (Arc::clone(app), app.outgoing(&parts.headers));
+        let keeper = Keeper::of(&app.store, &prepared);
+        let done = move |reported, end| {
+            let outcome = Outcome::of_one_round(reported, end);
+            account(&owned, upstream, &sent, prepared, outcome, started);
+        };
+        streamed(body.events(), Taker::Books(Box::new(Books::new(keeper, done))))
+    }
+
+    /// A whole reply, accounted for; or, where tools of ours are called, the last of several.
+    async fn whole(self, bytes: Bytes, status: &mut StatusCode) -> Result<Bytes, Error> {
+        if self.prepared.request.changes_tools() {
+            return match self.answering().whole(bytes).await {
+                Ok(bytes) => Ok(bytes),
+                Err(Stopped::Gone(e)) => Err(e),
+                Err(Stopped::Refused(reply)) => {
+                    let (refused, said) = recall::refusal(reply).await?;
+                    *status = refused;
+                    Ok(said)
+                }
+            };
+        }
+        let Passed { app, upstream, parts, prepared, started } = self;
+        let mut keeper = Keeper::of(&app.store, &prepared);
+        let mut reported = Reported::default();
+        let said = aside::once(bytes.len(), || {
+            reported.read(&bytes);
+            serde_json::from_slice::<Value>(&bytes).ok().and_then(|whole| said(whole.pointer("/choices/0/message")?))
+        });
+        if let Some(keeper) = &mut keeper {
+            keeper.keep(said).await;
+        }
+        let outcome = Outcome::of_one_round(reported, relay::End::Complete);
+        account(app, upstream, &app.outgoing(&parts.headers), prepared, outcome, started);
+        Ok(bytes)
+    }
+
+    fn answering(self) -> Answering {
+        let Passed { app, upstream, parts, prepared, started } = self;
+        Answering::new(Arc::clone(app), upstream, app.outgoing(&parts.headers), path_of(parts), prepared, started)
+    }
+}
