@@ -24,6 +24,7 @@ mod fakes;
 mod gpu;
 mod guard;
 mod llama;
+mod managed;
 mod ollama;
 mod recall;
 mod restart;

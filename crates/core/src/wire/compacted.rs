@@ -5,8 +5,6 @@
 //! compaction carry it: Anthropic's blocks in a field of their own beside the text, OpenAI's items in one field with it
 //! ([`joined`]).
 
-use std::borrow::Cow;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
@@ -88,11 +86,8 @@ pub fn parted(whole: &str) -> Option<(&str, &str)> {
 }
 
 /// The text of a compaction as a message that stands for what came before it. It is told in the same words whoever sends it.
-pub fn told(text: &str) -> Cow<'_, str> {
-    if text.starts_with("[windowsill brief of ") {
-        return Cow::Borrowed(text);
-    }
-    Cow::Owned(format!("[summary of the earlier conversation]\n{text}"))
+pub fn told(text: &str) -> String {
+    format!("[summary of the earlier conversation]\n{text}")
 }
 
 #[cfg(test)]

@@ -99,7 +99,7 @@ fn before_cut(out: &mut Out<'_>, fields: &Fields<'_>, cut: &Cut, passed: bool) -
 fn at_cut(out: &mut Out<'_>, fields: &Fields<'_>, from: From<'_>, cut: &Cut) -> Result<(), WireError> {
     match from {
         From::Messages(_, before) => out.recorded(before),
-        _ => out.user(vec![Part::Text(compacted::told(&cut.stands.text).into_owned())]),
+        _ => out.user(vec![Part::Text(compacted::told(&cut.stands.text))]),
     }
     let content = given(fields, "content").unwrap_or_default();
     let mut nth = 0;
