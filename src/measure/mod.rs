@@ -147,6 +147,8 @@ pub struct Measure {
     pub counters: Arc<own::Counters>,
     /// The first counts of system prompts, tools and briefs.
     pub firsts: firsts::Firsts,
+    /// System prompts and tools as their servers count them.
+    pub heads: firsts::Firsts,
     estimates: Estimates,
 }
 

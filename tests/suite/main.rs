@@ -17,6 +17,7 @@ mod cli;
 mod clients;
 mod compacted_responses;
 mod config;
+mod crowded;
 mod curate;
 mod current;
 mod dialects;

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::FutureExt as _;
 use tracing::warn;
 
 use super::admission::cost_of_hidden_calls;
 use super::attempt::{Attempt, bytes_of};
+use super::counted_head::counted_head;
 use super::draft::shares;
 use super::drafts::Draft;
 use super::head::Head;
@@ -18,8 +18,9 @@ use super::situation::Situation;
 use super::steering::{Granted, grant};
 use crate::conversation::Tokens;
 use crate::conversation::edit::View;
+use crate::measure::count::Counted;
 use crate::measure::{self, Sureness, spread, tokens};
-use crate::plan::rewrite::{self, Out};
+use crate::plan::rewrite;
 use crate::plan::{self, Facts, Lines, Policy, Regions, emergency};
 use crate::proxy::App;
 use crate::proxy::state::gauge::Marks;
@@ -155,8 +156,12 @@ async fn counted_facts(app: &App, draft: &mut Draft<'_>) -> (Facts, Sureness) {
         Ok(counted) => {
             let by_message = is_near(draft, &lines, counted.0) || has_new_head(app, draft);
             let wanted = situation.attempt == Attempt::DryRun || by_message && body.len() <= SHARED_OUT;
-            let shared_out = wanted.then_some((&out[..], &body));
-            spread(app, draft, &mut facts, counted, shared_out).await;
+            let shared_out = match (wanted, situation.own.is_some()) {
+                (true, true) => shares(app, draft, &out, &body).await,
+                (_, false) => counted_head(app, draft, &out).await.map(|head| (head, Vec::new())),
+                _ => None,
+            };
+            spread(app, draft, &mut facts, counted, shared_out);
             (facts, counted.1)
         }
         Err(e) => {
@@ -209,20 +214,16 @@ pub(in crate::proxy) fn uncounted(app: &App, draft: &Draft<'_>, reported: bool) 
     (facts, sureness)
 }
 
-/// Has the costs follow a count, so that lines are compared with what the server will see. `shared_out`: the messages that
-/// were counted, where each is to have its own share.
-async fn spread(
+/// Has the costs follow a count, so that lines are compared with what the server will see. `shared_out`: what parts of it were
+/// counted to be, and which of the client's messages each of them is.
+fn spread(
     app: &App,
     draft: &mut Draft<'_>,
     facts: &mut Facts,
     (exact, counted_by): (Tokens, Sureness),
-    shared_out: Option<(&[Out], &Bytes)>,
+    shared_out: Option<(Counted, Vec<Option<usize>>)>,
 ) {
-    let shares = match shared_out {
-        Some((out, body)) => shares(app, draft, out, body).await,
-        None => None,
-    };
-    let (counted, places) = shares.map_or((None, Vec::new()), |(c, p)| (Some(c), p));
+    let (counted, places) = shared_out.map_or((None, Vec::new()), |(c, p)| (Some(c), p));
     if let Some(counted) = counted.as_ref().filter(|_| draft.situation.attempt != Attempt::DryRun) {
         let asks = draft.situation.policy.digest_model.is_some();
         let (key, own) = (&draft.situation.key, draft.situation.own.as_deref());
@@ -232,6 +233,12 @@ async fn spread(
     }
     let sum = |f: &Facts| draft.sum(f);
     spread::spread(facts, counted.as_ref(), &places, exact, &sum);
+    if counted.is_some() {
+        // What a client may get for its reply is a share of what system prompt and tools really leave.
+        let (asked, configured) = (draft.request.max_tokens, app.config.window.output_reserved);
+        let reserve = plan::output_reserved(facts.window, facts.head(), asked, configured);
+        facts.output_reserved = facts.output_reserved.min(reserve);
+    }
     let prompt = exact.max(sum(facts));
     draft.counted = Some((exact, counted_by));
     if draft.situation.is_sent_again(&draft.request) {

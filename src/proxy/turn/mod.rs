@@ -8,6 +8,7 @@ pub(super) mod brief;
 pub(super) mod class;
 pub(super) mod client;
 pub(super) mod completed;
+mod counted_head;
 pub(super) mod digest;
 pub(super) mod draft;
 pub(super) mod drafts;

@@ -28,6 +28,8 @@ pub struct Lines {
     pub brief: Tokens,
     /// Whether system prompt and tools leave so little that the lines are shares of the room above them.
     pub tight: bool,
+    /// Whether what is never touched takes more than half of the window.
+    pub crowded: bool,
     /// Of these, about what a model is asked for, and as much again.
     pub summary: Tokens,
 }
@@ -76,7 +78,10 @@ impl Lines {
         let tight = of_window(lowest) < of_room(lowest / 2.0);
         let line = |share: f64| if tight { of_room(share).min(limit) } else { of_window(share).min(limit) };
         let size = |size: Size| size.tokens(facts.window).max(SMALLEST_EVICTED);
-        let (evict_over, digest_over) = (size(policy.evict_over), policy.digest_over.map(size));
+        let crowded = fixed > facts.window / 2;
+        // One result must not take what all the next steps need.
+        let most = if crowded { (room / RESULTS_IN_ROOM).max(SMALLEST_EVICTED) } else { Tokens::MAX };
+        let (evict_over, digest_over) = (size(policy.evict_over).min(most), policy.digest_over.map(size));
         let summary = brief_budget(facts.window, room, policy.summary_max_tokens);
         let (clear_at, summarize_at) = (line(policy.clear_at), line(policy.summarize_at));
         let summarize_to = line(policy.summarize_to).min(summarize_at);
@@ -102,12 +107,17 @@ impl Lines {
             brief: brief.saturating_add(facts.pins),
             summary,
             tight,
+            crowded,
         }
     }
 }
 
 /// Results below this many tokens are never evicted, whatever the share says: a preview would cost as much.
 const SMALLEST_EVICTED: Tokens = 160;
+
+/// Where system prompt and tools take more than half of the window, one result takes at most one part in this many of what they
+/// leave: a larger one would be followed by a rewrite at once, and so would each one after it.
+const RESULTS_IN_ROOM: Tokens = 4;
 
 /// Share of what a fold leaves of the history, in hundredths, that a brief may take with the work that it quotes. What is
 /// quoted is worth more for its length than older messages kept whole (docs/notes/memory.md).

@@ -3,7 +3,7 @@
 //!
 //! Pure. [`Fitting`] says what to make next and is told what it came to; [`fit`] drives it where counting needs no waiting.
 
-use super::{Facts, Plan, Policy, Regions, Strategy, gives_way, least_reserve, plan};
+use super::{Action, Facts, Plan, Policy, Regions, Strategy, gives_way, least_reserve, plan};
 use crate::conversation::{Conversation, Tokens};
 
 /// How often a plan is made again because a count was higher than estimated.
@@ -69,6 +69,8 @@ pub struct Fitting<'a, M> {
     counted: usize,
     shortest: Option<Made<M>>,
     refused: Option<CannotFit>,
+    /// Whether the smallest view was planned, though it does not fit by its estimate.
+    at_least: bool,
     /// Whether whatever is made is taken.
     takes_all: bool,
 }
@@ -93,6 +95,7 @@ impl<'a, M> Fitting<'a, M> {
             counted: 0,
             shortest: None,
             refused: None,
+            at_least: false,
             takes_all: false,
         }
     }
@@ -121,6 +124,7 @@ impl<'a, M> Fitting<'a, M> {
             return Some(bare);
         }
         loop {
+            let mut least = None;
             if self.counted < PLANS {
                 let plan = self.giving_way();
                 if self.ours.may_come && !self.ours.offered && !plan.actions.is_empty() {
@@ -134,12 +138,31 @@ impl<'a, M> Fitting<'a, M> {
                     return Some(plan);
                 }
                 self.refused.get_or_insert(CannotFit { after: plan.after, limit: plan.lines.limit });
+                least = Some(plan);
             }
-            if self.shortest.is_some() || !self.ours.any() {
+            if self.shortest.is_some() {
                 return None;
+            }
+            if !self.ours.any() {
+                return self.smallest(least?);
             }
             self.without_ours();
         }
+    }
+
+    /// No request is refused for an estimate alone: the smallest view that there is gets made and counted, once. No model is asked
+    /// for a part of it.
+    fn smallest(&mut self, mut plan: Plan) -> Option<Plan> {
+        let is_too_long = plan.after.prompt() > plan.lines.limit;
+        if !is_too_long || plan.actions.is_empty() || std::mem::replace(&mut self.at_least, true) {
+            return None;
+        }
+        for action in &mut plan.actions {
+            if let Action::Fold { ask_model, .. } = action {
+                *ask_model = false;
+            }
+        }
+        Some(plan)
     }
 
     /// The plan of a view that had no room for the tool that reads things back: it goes without it while it stays as it is.
@@ -188,9 +211,11 @@ impl<'a, M> Fitting<'a, M> {
         self.refused = Some(told.unwrap_or(CannotFit { after: made.plan.after.of_prompt(tokens), limit }));
         // Before a request is refused, as little as can be is kept for its reply.
         let most = facts.window.saturating_sub(least_reserve(facts.window)).saturating_sub(self.start.slack);
-        // What was made is longer than planned by so much: aim lower by that, and a little more.
-        let more = tokens - made.plan.after.prompt().min(tokens);
-        facts.slack = facts.slack.saturating_add(more + more / 8 + 8);
+        // It is longer than it may be by so much: the next plan comes to less than this one by that, and a little more.
+        let over = tokens.saturating_sub(limit);
+        let aim = made.plan.after.prompt().saturating_sub(over + over / 8 + 8);
+        let least = facts.slack.saturating_add(8);
+        facts.slack = facts.window.saturating_sub(facts.output_reserved).saturating_sub(aim).max(least);
         if tokens <= most && self.shortest.as_ref().is_none_or(|other| tokens < other.tokens) {
             self.shortest = Some(made);
         }
@@ -229,4 +254,60 @@ pub fn fit<M>(
         }
     }
     fitting.end()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Cost;
+    use crate::wire::openai_chat;
+
+    /// Tools that are estimated at less than two thirds of what they take: what is planned by that comes out much too long. As much as
+    /// the estimate was wrong by is not to be had from the history, but what is too much for the window is.
+    #[test]
+    fn a_head_that_was_estimated_too_low_is_no_reason_to_refuse() {
+        let said = |at: usize| {
+            let role = if at.is_multiple_of(2) { "user" } else { "assistant" };
+            openai_chat::message(format!(r#"{{"role":"{role}","content":"What is said as number {at}."}}"#).into())
+                .unwrap()
+        };
+        let body: Vec<_> = (0..41).map(said).collect();
+        let costs = vec![Cost { text: 150, ..Cost::default() }; body.len()];
+        let conversation = Conversation { body, ..Conversation::default() };
+        for (window, tools, real) in [(8_192, 4_100, 6_600), (12_288, 6_200, 10_000), (24_576, 12_400, 20_100)] {
+            let facts =
+                Facts { window, output_reserved: 512, slack: 16, tools, costs: costs.clone(), ..Facts::default() };
+            let policy = Policy::default();
+            let fitting = Fitting::new(&conversation, facts, &policy, 512, Ours::default());
+            let mut counted = Vec::new();
+            let made = fit(fitting, &mut |plan, _| {
+                let history = plan.after.prompt() - tools;
+                let tokens = real + history + history / 2;
+                counted.push(tokens);
+                (tokens, ())
+            });
+            let made = made.unwrap_or_else(|cannot| panic!("{window}: {cannot:?} after {counted:?}"));
+            assert!(made.tokens + 512 + 16 <= window, "{window}: {} of {counted:?}", made.tokens);
+        }
+    }
+
+    /// Where nothing fits by estimate, the smallest view is counted before the request is refused.
+    #[test]
+    fn the_smallest_view_is_counted_before_a_refusal() {
+        let message = |role: &str, text: &str| {
+            openai_chat::message(serde_json::json!({"role": role, "content": text}).to_string().into()).unwrap()
+        };
+        let body = vec![message("user", "Begin."), message("assistant", "Done."), message("user", "Go on.")];
+        let costs = [40, 900, 40].map(|text| Cost { text, ..Cost::default() }).to_vec();
+        let conversation = Conversation { body, ..Conversation::default() };
+        let facts = Facts { window: 2_048, output_reserved: 256, slack: 16, tools: 2_000, costs, ..Facts::default() };
+        let policy = Policy::default();
+        let begun = || Fitting::new(&conversation, facts.clone(), &policy, 256, Ours::default());
+        // The tools were estimated at twice what they take.
+        let made = fit(begun(), &mut |plan, _| (plan.after.prompt() - 1_000, ())).expect("it fits as it is counted");
+        assert!(made.plan.actions.iter().all(|a| !matches!(a, Action::Fold { ask_model: true, .. })));
+        // What was counted and does not fit is refused with that.
+        let cannot = fit(begun(), &mut |plan, _| (plan.after.prompt(), ())).expect_err("it does not fit");
+        assert!(cannot.after.prompt() > cannot.limit, "{cannot:?}");
+    }
 }

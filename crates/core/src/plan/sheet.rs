@@ -316,7 +316,7 @@ impl<'a> Sheet<'a> {
         let opening = if self.holds_opening { self.span(0..self.opening) } else { 0 };
         let head = self.facts.head() + opening;
         let room = self.lines.limit.saturating_sub(head);
-        let most = if head > self.facts.window / 2 { room / 4 * 3 } else { room / 2 };
+        let most = if self.lines.crowded { room / 4 * 3 } else { room / 2 };
         self.next_steps().min(most)
     }
 

@@ -127,6 +127,12 @@ fn fold(sheet: &mut Sheet<'_>, total: Tokens) -> Result<Fold, String> {
     if freed == 0 && now {
         return Err("a fold would free nothing".into());
     }
+    if !now && lines.crowded && (total - freed).saturating_add(sheet.next_steps()) > lines.summarize_at {
+        let left = lines.limit.saturating_sub(lines.summarize_at);
+        return Err(format!(
+            "system prompt and tools take most of the window, and the next steps need the {left} tokens up to the wall"
+        ));
+    }
     if !(now || deep && economics::worthwhile(freed, again)) {
         let least = again.max(lines.summarize_at.saturating_sub(lines.summarize_to));
         return Err(format!("a fold would free {freed} tokens, and pays from {least} on"));

@@ -1,0 +1,57 @@
+//! System prompt and tools by the server's own count. An estimate of a long list of tools may be off by half, and what is wrong with
+//! it would be looked for in the history: rewrites would come too late, and leave room for less than the next steps need.
+
+use bytes::Bytes;
+
+use super::drafts::Draft;
+use crate::conversation::edit::View;
+use crate::conversation::{Role, Tokens};
+use crate::measure::count::Counted;
+use crate::measure::tokens;
+use crate::plan::rewrite::Out;
+use crate::proxy::App;
+use crate::proxy::state::gauge::Marks;
+use crate::wire::openai_chat;
+
+/// What stands for the messages where the head alone is counted: templates want a user.
+const STAND_IN: &str = ".";
+
+/// About what it takes.
+const STAND_IN_TOKENS: Tokens = tokens::AROUND + 1;
+
+/// System prompt and tools of the messages `out`, as the server counts them; `None` where it did not. Each is asked about once, and
+/// kept for all conversations that have the same.
+pub(in crate::proxy) async fn counted_head(app: &App, draft: &Draft<'_>, out: &[Out]) -> Option<Counted> {
+    let request = &draft.request;
+    let asks = draft.situation.policy.digest_model.is_some();
+    let tool = (request.offers(), asks);
+    let marks = Marks::of(&app.measure, (&draft.situation.key, None), request, &View::default(), tool);
+    let ours = marks.ours.map_or(0, |(_, tokens)| tokens);
+    let heads = &app.measure.heads;
+    let leading: Vec<Bytes> =
+        out.iter().take_while(|m| m.at.is_none() && m.role == Role::System).map(|m| m.bytes.clone()).collect();
+    let mut messages = leading.clone();
+    messages.push(openai_chat::new_message("user", STAND_IN));
+    let bare = [("tools", None), ("tool_choice", None)];
+    let system = match heads.of(&marks.system) {
+        Some(known) => known,
+        None => {
+            let body = openai_chat::write(request, &messages, &bare);
+            let counted = draft.situation.upstream.count(&body).await.ok()?.saturating_sub(STAND_IN_TOKENS);
+            heads.note(marks.system, counted);
+            counted
+        }
+    };
+    let tools = match heads.of(&marks.tools) {
+        _ if request.conversation.tools.is_none() => 0,
+        Some(known) => known.saturating_add(ours),
+        None => {
+            let body = openai_chat::write(request, &messages, &[]);
+            let whole = draft.situation.upstream.count(&body).await.ok()?.saturating_sub(STAND_IN_TOKENS);
+            let counted = whole.saturating_sub(system);
+            heads.note(marks.tools, counted.saturating_sub(ours));
+            counted
+        }
+    };
+    Some(Counted { system, tools, costs: Vec::new() })
+}
