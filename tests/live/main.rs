@@ -26,6 +26,7 @@ mod guard;
 mod llama;
 mod managed;
 mod ollama;
+mod openai;
 mod recall;
 mod restart;
 mod sdk;
