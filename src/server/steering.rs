@@ -22,6 +22,7 @@ pub(super) enum Steering {
     Unpin,
     Rewriting,
     ForgetWaiting,
+    Recalled,
     Checkpoint,
     Resume,
     Build,
@@ -60,6 +61,12 @@ pub(super) async fn answer(app: &Arc<App>, steering: Steering, found: &Found, bo
             proxy::pause(app, id, !on).await
         }
         Steering::ForgetWaiting => proxy::forget_wishes(app, id).await,
+        Steering::Recalled => {
+            let Useful { message, useful } = asked(body)?;
+            let hint = "send {\"message\": N}, counted from 0, and {\"useful\": true} to take it back";
+            let at = message.ok_or_else(|| Error::client(400, "bad_request", "`recalled` needs `message`", hint))?;
+            proxy::recalled(app, id, at, useful).await
+        }
         Steering::Checkpoint => {
             let Done { note } = asked(body)?;
             proxy::checkpoint(app, id, &note).await
@@ -149,6 +156,14 @@ pub(super) async fn ask(app: &Arc<App>, id: &str, body: &Bytes) -> Result<Value,
 struct Question {
     question: String,
     conversation: Option<String>,
+}
+
+/// Whether what came back by itself behind a message helps.
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Useful {
+    message: Option<usize>,
+    useful: bool,
 }
 
 /// What is said of a task that is done.

@@ -112,6 +112,7 @@ pub const ROUTES: &[Route] = &[
     steering("DELETE", "/windowsill/conversations/{id}/pins/{number}", Steering::Unpin),
     steering("POST", "/windowsill/conversations/{id}/rewriting", Steering::Rewriting),
     steering("DELETE", "/windowsill/conversations/{id}/waiting", Steering::ForgetWaiting),
+    steering("POST", "/windowsill/conversations/{id}/recalled", Steering::Recalled),
     steering("POST", "/windowsill/conversations/{id}/checkpoint", Steering::Checkpoint),
     steering("POST", "/windowsill/conversations/{id}/resume", Steering::Resume),
     steering("POST", "/windowsill/conversations/{id}/build", Steering::Build),

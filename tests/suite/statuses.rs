@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use windowsill::server::ROUTES;
 
 use super::openapi::{document, held, operation};
+use super::recall::ahead;
 use super::record::{aged, rewritten};
 use super::support::script::{id_in, ids};
 use super::support::*;
@@ -112,7 +113,7 @@ fn refuses(asker: &mut Asker, ambiguous: &str) {
     for route in changes {
         let path = route.path.replace("{number}", "{number=1}");
         let body = match route.path.rsplit('/').next() {
-            Some("restore" | "clear" | "evict") => json!({"message": 0}),
+            Some("restore" | "clear" | "evict" | "recalled") => json!({"message": 0}),
             Some("brief" | "pins") => json!({"text": "Go on."}),
             Some("rewriting") => json!({"on": true}),
             Some("build") => json!({"turns": [1]}),
@@ -209,6 +210,7 @@ fn folds(asker: &mut Asker) {
     asker.steer(409, "pins", &json!({"message": 0}));
     asker.ask(200, "DELETE", &format!("{CONVERSATION}/pins/{{number=1}}"), &json!({}));
     asker.steer(409, "rewriting", &json!({"on": true}));
+    asker.steer(409, "recalled", &json!({"message": 0}));
     asker.steer(200, "rewriting", &json!({"on": false}));
     asker.ask(200, "DELETE", &format!("{CONVERSATION}/waiting"), &json!({}));
     asker.steer(200, "checkpoint", &json!({"note": "The pond is drawn."}));
@@ -292,6 +294,15 @@ fn described(document: &Value) -> BTreeSet<Status> {
     statuses.collect()
 }
 
+/// What came back by itself, and does not help.
+fn recalled(asker: &mut Asker) {
+    let (_fake, proxy, chat) = ahead::folded("");
+    let asked = chat.user(ahead::ASKED);
+    let id = conversation_of(proxy.chat(&asked));
+    asker.to = proxy.address;
+    asker.about(&id, |asker| asker.steer(200, "recalled", &json!({"message": asked.messages.len() - 2})));
+}
+
 #[test]
 fn every_status_that_is_described_is_answered() {
     let fake = Fake::start(Kind::LlamaServer, 8192);
@@ -320,6 +331,7 @@ fn every_status_that_is_described_is_answered() {
     asker.about(&talk, folds);
     busy(&mut asker, &fake, &proxy, &original);
     drop(proxy);
+    recalled(&mut asker);
     // No server answers.
     let nowhere = TestProxy::with(&[format!("http://{}", Fake::absent())], "");
     asker.to = nowhere.address;
