@@ -36,7 +36,7 @@ pub use desk::doctor::{Diagnosis, doctor};
 pub use desk::house::{Exported, delete, export, rename, star};
 pub use desk::machine::fit;
 pub use desk::machine::windows;
-pub use desk::models::models;
+pub use desk::models::{Told, load_model, models, unload_model};
 pub use desk::pins::{Pinning, Unpinned};
 pub use desk::pins::{pin, pins, unpin};
 pub use desk::receipt::report;

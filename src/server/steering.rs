@@ -29,6 +29,8 @@ pub(super) enum Steering {
     Rename,
     Star,
     Delete,
+    Load,
+    Unload,
 }
 
 /// Changes a conversation, or says what that would cost.
@@ -87,6 +89,8 @@ pub(super) async fn answer(app: &Arc<App>, steering: Steering, found: &Found, bo
             let Nothing {} = asked(body)?;
             proxy::delete(app, id).await
         }
+        Steering::Load => proxy::load_model(app, &asked(body)?).await,
+        Steering::Unload => proxy::unload_model(app, &asked(body)?).await,
         Steering::Build => {
             let Choice { turns, briefs } = asked(body)?;
             let turns = turns.iter().map(chosen).collect::<Result<Vec<_>, _>>()?;

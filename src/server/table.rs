@@ -99,6 +99,8 @@ pub const ROUTES: &[Route] = &[
     own("GET", "/windowsill/conversations/{id}/search", &["query", "limit"], Own::Search),
     own("GET", "/windowsill/conversations/{id}/segments", &[], Own::Segments),
     own("GET", "/windowsill/conversations/{id}/export", &["format"], Own::Export),
+    steering("POST", "/windowsill/models/load", Steering::Load),
+    steering("POST", "/windowsill/models/unload", Steering::Unload),
     steering("PUT", "/windowsill/conversations/{id}/title", Steering::Rename),
     steering("PUT", "/windowsill/conversations/{id}/star", Steering::Star),
     steering("DELETE", "/windowsill/conversations/{id}", Steering::Delete),

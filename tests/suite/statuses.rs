@@ -303,6 +303,22 @@ fn recalled(asker: &mut Asker) {
     asker.about(&id, |asker| asker.steer(200, "recalled", &json!({"message": asked.messages.len() - 2})));
 }
 
+/// Models are loaded and given up, where their server can be told to.
+fn models(asker: &mut Asker) {
+    let (plain, told) = (Fake::start(Kind::LlamaServer, 4096), Fake::start(Kind::Ollama, 4096));
+    let (plain, told) = (TestProxy::before(&plain), TestProxy::before(&told));
+    for path in ["/windowsill/models/load", "/windowsill/models/unload"] {
+        let model = json!({"model": MODEL});
+        asker.to = told.address;
+        asker.ask(200, "POST", path, &model);
+        asker.ask(400, "POST", path, &json!({}));
+        asker.ask(404, "POST", path, &json!({"model": "nonesuch"}));
+        asker.send(415, "POST", path, &[("Content-Type", "text/plain")], "{}");
+        asker.to = plain.address;
+        asker.ask(409, "POST", path, &model);
+    }
+}
+
 #[test]
 fn every_status_that_is_described_is_answered() {
     let fake = Fake::start(Kind::LlamaServer, 8192);
@@ -332,6 +348,7 @@ fn every_status_that_is_described_is_answered() {
     busy(&mut asker, &fake, &proxy, &original);
     drop(proxy);
     recalled(&mut asker);
+    models(&mut asker);
     // No server answers.
     let nowhere = TestProxy::with(&[format!("http://{}", Fake::absent())], "");
     asker.to = nowhere.address;
