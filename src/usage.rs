@@ -1,6 +1,8 @@
 //! What was really used: the figures a server reports in its reply, what was planned, cache hits, spend by role, and the
 //! counters people scrape. Holds no message text.
 
+use std::time::Instant;
+
 use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -38,6 +40,10 @@ pub struct Reported {
     pub failed: bool,
     /// `data: [DONE]` was seen.
     pub done: bool,
+    /// When its first thought came, and the first word of its answer or its first call, where the reply is a stream.
+    pub thought: Option<Instant>,
+    /// See `thought`.
+    pub spoke: Option<Instant>,
     /// The reply's text, for a brief that continues it; cut at `KEPT_TEXT` bytes.
     pub text: String,
 }
@@ -89,6 +95,8 @@ struct Choice {
 #[serde(default)]
 struct Said {
     content: Option<Value>,
+    reasoning_content: Option<Value>,
+    reasoning: Option<Value>,
     tool_calls: Option<Vec<Value>>,
 }
 
@@ -128,6 +136,8 @@ impl Reported {
         self.failed |= chunk.error.is_some_and(|e| reply::says(&e));
         for choice in chunk.choices {
             let finish = choice.finish_reason.filter(|reason| !reason.is_empty());
+            // What is said in pieces is said now; a whole reply was said before.
+            let now = choice.delta.is_some().then(Instant::now);
             let Some(said) = choice.delta.or(choice.message) else {
                 self.finish = finish.or(self.finish.take());
                 continue;
@@ -136,6 +146,10 @@ impl Reported {
             let says = said.tool_calls.as_ref().is_some_and(|c| !c.is_empty())
                 || said.content.as_ref().is_some_and(|c| !c.is_null() && *c != "");
             self.finish = finish.or(self.finish.take().filter(|_| !says || choice.index > 0));
+            let thinks =
+                [&said.reasoning_content, &said.reasoning].into_iter().flatten().any(|c| !c.is_null() && *c != "");
+            self.thought = self.thought.or(now.filter(|_| thinks));
+            self.spoke = self.spoke.or(now.filter(|_| says));
             self.called_tools |= said.tool_calls.is_some_and(|c| !c.is_empty());
             if let (Some(Value::String(text)), true) = (said.content, self.text.len() < KEPT_TEXT) {
                 self.text.push_str(&text);
@@ -367,10 +381,16 @@ mod tests {
         assert!(r.done);
         assert_eq!((r.prompt, r.cached, r.evaluated, r.completion), (Some(32), Some(31), Some(1), Some(3)));
         assert_eq!((r.text.as_str(), r.finish.as_deref(), r.complete()), ("Hé", Some("stop"), true));
+        assert_eq!((r.thought, r.spoke.is_some()), (None, true));
+        r.hear(&Says::Chunk(
+            serde_json::from_str(r#"{"choices":[{"index":0,"delta":{"reasoning_content":"Hm"}}]}"#).unwrap(),
+        ));
+        assert!(r.thought > r.spoke, "the first of each counts");
 
         let mut r = Reported::default();
         r.read(br#"{"choices":[{"finish_reason":"tool_calls","message":{"content":null,"tool_calls":[{}]}}],"timings":{"cache_n":2,"prompt_n":3}}"#);
         assert!(r.called_tools && r.prompt == Some(5));
+        assert_eq!((r.thought, r.spoke), (None, None), "nobody knows when a whole reply was said");
         r.read(br#"{"error":{"message":"x"}}"#);
         assert!(!r.complete());
     }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use windowsill::clock::now_ms;
 use windowsill::config::Config;
 use windowsill::plain;
-use windowsill::proxy::{Record, TraceQuery, ask_running, follow_running, told};
+use windowsill::proxy::{Record, TraceQuery, ask_running, follow_running, sentence_of, told};
 
 use super::paint::{self, Paint, Part, ago, bar, tokens, walls};
 use crate::{Failure, note, out, out_json, runtime};
@@ -324,13 +324,11 @@ fn done(seen: &Value, paint: Paint, now: i64) -> String {
     }
     for event in &rewrites[rewrites.len().saturating_sub(REWRITES)..] {
         let data = &event["data"];
-        let (before, after) = (tokens(&data["before"]["prompt"]), tokens(&data["after"]["prompt"]));
         let when = ago(event["time_ms"].as_i64().unwrap_or(0), now);
         let undone = if event["undone"] == true { " (undone)" } else { "" };
-        let about = about(data);
-        page += &format!("  {when:<16}{}: {before} -> {about}{after} tokens{undone}\n", text(&data["action"]));
-        for why in data["because"].as_array().into_iter().flatten() {
-            page += &format!("{:18}{}\n", "", paint.soft(&text(why)));
+        page += &format!("  {when:<16}{}{undone}\n", text(&event["told"]));
+        if data["focus"].is_string() {
+            page += &format!("{:18}{}\n", "", paint.soft(&format!("its focus: {}", text(&data["focus"]))));
         }
     }
     page
@@ -444,11 +442,7 @@ pub(super) fn event_line(event: &Value) -> String {
 fn what_happened(kind: &str, data: &Value) -> String {
     let text = |key: &str| text(&data[key]);
     match kind {
-        "context_compaction" => {
-            let why: Vec<&str> = data["because"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-            let (before, after) = (tokens(&data["before"]["prompt"]), tokens(&data["after"]["prompt"]));
-            format!("{}: {before} -> {}{after} tokens; {}", text("action"), about(data), why.join("; "))
-        }
+        "context_compaction" => sentence_of(data),
         "model_usage" => {
             let cached = match &data["cached_tokens"] {
                 Value::Null => String::new(),

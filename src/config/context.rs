@@ -4,6 +4,7 @@
 
 use crate::admission::Listing;
 use crate::conversation::Tokens;
+use crate::conversation::managed::Edits;
 use crate::plan::{ClearLine, FoldAt, KeepRecent, Policy, Size, Strategy, TemplateFacts};
 
 use super::file::Layer;
@@ -314,6 +315,7 @@ impl Context {
                 tool_role: template.tool_role.value,
                 tool_call_id_length: template.tool_call_id_length.value,
             },
+            client: Edits::default(),
         }
     }
 }

@@ -42,7 +42,7 @@ pub use pin::PinPattern;
 pub use problem::{Problem, report};
 pub use profile::{DEFAULT as DEFAULT_PROFILE, Profile};
 pub use secret::Secret;
-pub use serve::{Limits, LogConfig, LogFormat, MachineConfig, NumCtx, WindowConfig};
+pub use serve::{Limits, LogConfig, LogFormat, MachineConfig, NumCtx, ToldWindow, WindowConfig};
 pub use task::{AUTO as TASK_AUTO, Task};
 pub use upstream::{ModelConfig, UpstreamConfig, UpstreamKind};
 pub use written::Sourced;
@@ -73,7 +73,11 @@ pub(crate) const SECTIONS: &[Section] = &[
     },
     Section { path: "upstream", keys: upstream::KEYS, repeated: true },
     Section { path: "pin", keys: pin::KEYS, repeated: true },
-    Section { path: "window", keys: &["num_ctx", "output_reserved", "memory_headroom"], repeated: false },
+    Section {
+        path: "window",
+        keys: &["num_ctx", "output_reserved", "memory_headroom", "told_window"],
+        repeated: false,
+    },
     Section { path: "context", keys: CONTEXT_KEYS, repeated: false },
     Section { path: "size.small", keys: CONTEXT_KEYS, repeated: false },
     Section { path: "size.medium", keys: CONTEXT_KEYS, repeated: false },

@@ -24,6 +24,34 @@ pub enum NumCtx {
     Fixed(Tokens),
 }
 
+/// Which window clients are told of in lists of models: many plan by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToldWindow {
+    /// The one that the server has loaded; where that is not known, the trained one.
+    Loaded,
+    /// The one that the model was trained for.
+    Trained,
+    /// One that no client ever fills.
+    Endless,
+}
+
+impl ToldWindow {
+    /// As it stands in the config.
+    fn as_str(self) -> &'static str {
+        match self {
+            ToldWindow::Loaded => "loaded",
+            ToldWindow::Trained => "trained",
+            ToldWindow::Endless => "endless",
+        }
+    }
+
+    fn read(value: &Value) -> Result<ToldWindow, String> {
+        let all = [ToldWindow::Loaded, ToldWindow::Trained, ToldWindow::Endless];
+        let found = value.text().and_then(|text| all.into_iter().find(|one| one.as_str() == text.trim()));
+        found.ok_or_else(|| "must be \"loaded\", \"trained\" or \"endless\"".to_owned())
+    }
+}
+
 /// The window, and what of it is not for the prompt.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WindowConfig {
@@ -33,6 +61,8 @@ pub struct WindowConfig {
     pub output_reserved: Tokens,
     /// Share of each device's memory left free by `fit`.
     pub memory_headroom: f64,
+    /// Which window clients are told of.
+    pub told: ToldWindow,
 }
 
 /// Where to look at this machine, and what its environment says of Ollama.
@@ -232,6 +262,8 @@ fn window(layers: &Layers, sources: &mut Sources, problems: &mut Vec<Problem>) -
     let num_ctx = layers.take("window.num_ctx", num_ctx, problems);
     let output_reserved = layers.take("window.output_reserved", read::tokens, problems);
     let headroom = layers.take("window.memory_headroom", read::headroom, problems);
+    let told = layers.take("window.told_window", ToldWindow::read, problems);
+    note("window.told_window", told.as_ref(), |told| told.as_str().to_owned(), sources);
     note("window.memory_headroom", headroom.as_ref(), f64::to_string, sources);
     note("window.output_reserved", output_reserved.as_ref(), Tokens::to_string, sources);
     note("window.num_ctx", num_ctx.as_ref(), show_num_ctx, sources);
@@ -253,6 +285,7 @@ fn window(layers: &Layers, sources: &mut Sources, problems: &mut Vec<Problem>) -
         num_ctx: num_ctx.value,
         output_reserved: output_reserved.value,
         memory_headroom: headroom?.value,
+        told: told?.value,
     })
 }
 

@@ -187,8 +187,8 @@ impl Error {
         let (kind, code, param, message) = match self {
             Error::Client { code, param, message, hint, status, .. } => {
                 let kind = match status {
-                    // OpenAI's own type for it.
-                    404 | 410 | 413 if *code == Some("previous_response_not_found") => "invalid_request_error",
+                    // OpenAI's own type for what a field names and nobody has.
+                    404 | 410 | 413 if param.is_some() => "invalid_request_error",
                     401 | 403 => "authentication_error",
                     404 | 410 => "not_found_error",
                     429 => "rate_limit_error",

@@ -38,27 +38,31 @@ pub use desk::models::models;
 pub use desk::pins::{Pinning, Unpinned};
 pub use desk::pins::{pin, pins, unpin};
 pub use desk::receipt::report;
-pub use desk::record::{Asked, Record, Text, hit_json, lines, page, search};
+pub use desk::record::{Asked, Record, Text, hit_json, lines, page};
 pub use desk::report::plan_file;
-pub use desk::report::{conversation, conversations, dry_run, metrics_text, ready, record, view};
+pub use desk::report::{conversation, conversations, dry_run, metrics_text, ready, record};
 pub use desk::resume::resume;
+pub use desk::rewrites::sentence_of;
 pub use desk::rows::grouped;
 pub use desk::rules::{add_rule, edit_rule, remove_rule, rules};
 pub use desk::running::{ask as ask_running, ask_original_running, rules_running, running_models, steer_running};
+pub use desk::search::{Filter, filtered, search};
+pub use desk::sides::{request_of, view};
 pub use desk::sight::insight;
 pub use desk::steer::{forget_wishes, pause, steer};
 pub use desk::timeline::{timeline, timeline_message};
 pub use desk::trace::{TraceQuery, follow_running};
 pub use desk::trace::{events, follow};
-pub use doors::dialect::{
-    anthropic_models, count_chat, count_messages, count_responses, messages, ollama, ollama_asks, responses,
-};
-pub use doors::dialect::{json_reply, refusal};
+pub use doors::conversations::{conversation_item, conversation_items, conversation_of, create_conversation};
+pub use doors::dialect::refusal;
+pub use doors::dialect::{anthropic_models, count_chat, count_messages, messages, ollama, ollama_asks};
 pub use doors::embeds::{ollama_embeds, pass_below_api};
+pub use doors::responses::{compact_responses, count_responses, responses};
+pub use doors::stored::{cancel_response, input_items, response_of};
 pub use doors::{chat, pass};
 pub use error::Error;
 pub use state::steer::{Steer, When};
-pub use turn::relay::{self, Body};
+pub use turn::relay::{self, Body, json_reply};
 
 pub use crate::engine::devices::tell as tell_devices;
 pub use crate::engine::generate::{Setup as EngineSetup, work as generate};
@@ -104,6 +108,8 @@ pub struct App {
     traffic: Arc<Traffic>,
     /// What is done behind a reply; the rooms that do it stand above the one that answers.
     after: fn(&Arc<App>, turn::account::Accounted),
+    /// Replies that clients do not wait for.
+    background: doors::background::Backgrounds,
 }
 
 impl App {
@@ -126,6 +132,7 @@ impl App {
             places: Mutex::default(),
             traffic: Arc::default(),
             after: ahead::begin,
+            background: doors::background::Backgrounds::default(),
         }
     }
 

@@ -13,7 +13,7 @@ use super::query::Query;
 use super::steering;
 use super::table::Found;
 use crate::proxy::relay::{Body, full};
-use crate::proxy::{self, App, Error, Exported, TraceQuery, json_reply, lines, page, search};
+use crate::proxy::{self, App, Error, Exported, Filter, TraceQuery, json_reply, lines, page, search};
 
 /// The OpenAPI description of every path.
 const DESCRIPTION: &str = include_str!("../../docs/openapi.json");
@@ -69,11 +69,13 @@ pub(super) enum Own {
     Conversations,
     Conversation,
     View,
+    Request,
     Insight,
     Messages,
     Message,
     Pins,
     Search,
+    SearchAll,
     Segments,
     Export,
     Rules,
@@ -109,19 +111,30 @@ pub(super) async fn answer(
         Own::Ask => ok(steering::ask(app, id, body).await?),
         Own::Conversations => json_bytes(app.shared.answer("conversations", || proxy::conversations(app, PAGE)).await),
         Own::Conversation => ok(proxy::conversation(app, id)?),
-        Own::View => ok(proxy::view(app, id)?),
+        Own::View => {
+            let query = query()?;
+            ok(proxy::view(app, id, query.number("messages")?, flag(&query, "client")?)?)
+        }
+        Own::Request => {
+            let query = query()?;
+            ok(proxy::request_of(app, id, query.number("messages")?, flag(&query, "replaced")?)?)
+        }
         Own::Insight => json_bytes(app.shared.answer(&format!("insight {id}"), || proxy::insight(app, id)).await),
         Own::Messages => {
             let query = query()?;
-            ok(proxy::timeline(app, id, query.number("from")?, query.number("limit")?.unwrap_or(100))?)
+            let (from, limit, filter) = (query.number("from")?, query.number("limit")?.unwrap_or(100), filter(&query)?);
+            ok(match filter.is_empty() {
+                true => proxy::timeline(app, id, from, limit)?,
+                false => proxy::filtered(app, id, from.unwrap_or(0), limit, &filter)?,
+            })
         }
         Own::Message => {
             let unnamed = |_| Error::client(404, "not_found", "messages are named by their index, from 0", "");
             ok(proxy::timeline_message(app, id, found.named(1).parse().map_err(unnamed)?)?)
         }
         Own::Pins => ok(proxy::pins(app, id).await?),
-        Own::Search => {
-            let query = query()?;
+        Own::Search | Own::SearchAll => {
+            let (query, id) = (query()?, matches!(own, Own::Search).then_some(id));
             let limit = query.number::<usize>("limit")?.unwrap_or(20).min(HITS);
             ok(search(app, id, query.get("query").unwrap_or(""), limit)?)
         }
@@ -131,6 +144,22 @@ pub(super) async fn answer(
         Own::AddRule => ok(steering::add_rule(app, body).await?),
         Own::EditRule => ok(steering::edit_rule(app, id, body).await?),
         Own::RemoveRule => ok(steering::remove_rule(app, id, body).await?),
+    }
+}
+
+/// Which messages of a history are asked for. An empty value asks for nothing in particular.
+fn filter(query: &Query) -> Result<Filter, Error> {
+    let named = |name: &str| query.get(name).filter(|value| !value.is_empty()).map(str::to_owned);
+    let changed = flag(query, "changed")?;
+    Ok(Filter { role: named("role"), tool: named("tool"), changed, text: named("text") })
+}
+
+/// A name alone, or with `true` or `false`.
+fn flag(query: &Query, name: &str) -> Result<bool, Error> {
+    match query.get(name) {
+        None | Some("false") => Ok(false),
+        Some("" | "true") => Ok(true),
+        Some(_) => Err(Error::client(400, "bad_parameter", format!("`{name}` is `true` or `false`"), "")),
     }
 }
 

@@ -36,7 +36,7 @@ pub(super) async fn answer(app: &Arc<App>, steering: Steering, found: &Found, bo
     match steering {
         Steering::Compact => {
             let Compact { focus, when, dry_run, write_brief } = asked(body)?;
-            proxy::compact(app, id, Compaction { focus, when, dry_run, write_brief }).await
+            proxy::compact(app, id, Compaction { focus, when, dry_run, write_brief, ..Default::default() }).await
         }
         Steering::Restore | Steering::Clear | Steering::Evict | Steering::Brief | Steering::Undo => {
             let wish: Wish = asked(body)?;

@@ -43,6 +43,14 @@ pub(super) enum Api {
     OllamaEmbeds(Embeds),
     CountChat,
     CountResponses,
+    CompactResponses,
+    Response,
+    InputItems,
+    Cancel,
+    NewConversation,
+    Conversation,
+    ConversationItems,
+    ConversationItem,
     Alive,
     Models,
 }
@@ -57,6 +65,19 @@ pub const ROUTES: &[Route] = &[
     api("POST", "/v1/responses", Api::Responses),
     api("POST", "/responses", Api::Responses),
     api("POST", "/v1/responses/input_tokens", Api::CountResponses),
+    api("POST", "/v1/responses/compact", Api::CompactResponses),
+    listing("/v1/responses/{id}", &["stream", "starting_after"], Api::Response),
+    api("DELETE", "/v1/responses/{id}", Api::Response),
+    listing("/v1/responses/{id}/input_items", PAGE, Api::InputItems),
+    api("POST", "/v1/responses/{id}/cancel", Api::Cancel),
+    api("POST", "/v1/conversations", Api::NewConversation),
+    api("GET", "/v1/conversations/{id}", Api::Conversation),
+    api("POST", "/v1/conversations/{id}", Api::Conversation),
+    api("DELETE", "/v1/conversations/{id}", Api::Conversation),
+    listing("/v1/conversations/{id}/items", PAGE, Api::ConversationItems),
+    api("POST", "/v1/conversations/{id}/items", Api::ConversationItems),
+    api("GET", "/v1/conversations/{id}/items/{item}", Api::ConversationItem),
+    api("DELETE", "/v1/conversations/{id}/items/{item}", Api::ConversationItem),
     api("POST", "/api/chat", Api::OllamaChat),
     api("POST", "/api/generate", Api::OllamaGenerate),
     api("GET", "/api/tags", Api::OllamaAsks),
@@ -83,15 +104,17 @@ pub const ROUTES: &[Route] = &[
     own("GET", "/windowsill/records/{id}", RECORD, Own::Record),
     own("HEAD", "/windowsill/records/{id}", RECORD, Own::Record),
     own("POST", "/windowsill/records/{id}/ask", &[], Own::Ask),
+    own("GET", "/windowsill/search", &["query", "limit"], Own::SearchAll),
     own("GET", "/windowsill/rules", &[], Own::Rules),
     own("POST", "/windowsill/rules", &[], Own::AddRule),
     own("PUT", "/windowsill/rules/{number}", &[], Own::EditRule),
     own("DELETE", "/windowsill/rules/{number}", &[], Own::RemoveRule),
     own("GET", "/windowsill/conversations", &[], Own::Conversations),
     own("GET", "/windowsill/conversations/{id}", &[], Own::Conversation),
-    own("GET", "/windowsill/conversations/{id}/view", &[], Own::View),
+    own("GET", "/windowsill/conversations/{id}/view", &["messages", "client"], Own::View),
+    own("GET", "/windowsill/conversations/{id}/request", &["messages", "replaced"], Own::Request),
     own("GET", "/windowsill/conversations/{id}/insight", &[], Own::Insight),
-    own("GET", "/windowsill/conversations/{id}/messages", &["from", "limit"], Own::Messages),
+    own("GET", "/windowsill/conversations/{id}/messages", MESSAGES, Own::Messages),
     own("GET", "/windowsill/conversations/{id}/messages/{index}", &[], Own::Message),
     own("GET", "/windowsill/conversations/{id}/pins", &[], Own::Pins),
     own("GET", "/windowsill/conversations/{id}/search", &["query", "limit"], Own::Search),
@@ -115,10 +138,19 @@ pub const ROUTES: &[Route] = &[
     steering("POST", "/windowsill/conversations/{id}/build", Steering::Build),
 ];
 
+const PAGE: &[&str] = &["after", "limit", "order"];
+
+const MESSAGES: &[&str] = &["from", "limit", "role", "tool", "changed", "text"];
+
 const RECORD: &[&str] = &["conversation", "range", "offset", "limit"];
 
 const fn api(method: &'static str, path: &'static str, to: Api) -> Route {
     Route { method, path, query: &[], open: false, to: To::Api(to) }
+}
+
+/// One that reads its query itself: other names are passed over, as its API has it.
+const fn listing(path: &'static str, query: &'static [&'static str], to: Api) -> Route {
+    Route { method: "GET", path, query, open: false, to: To::Api(to) }
 }
 
 const fn page(path: &'static str) -> Route {

@@ -318,6 +318,7 @@ def fold(browser, session):
     assert edits != before and folded["to"] > folded["from"] and RULE in folded["brief"], "it was folded, and the pin stands in front"
     assert folded["brief"] == brief, "what was shown is what was put in place"
     close_to("Fold", said, session.send())
+    browser.until("why it was folded, in words for people", "return [...document.querySelectorAll('.card summary')].some((s) => /^Folded \\d+ messages?, as you asked: /.test(s.textContent))")
     browser.click("Edit the brief…")
     fill(browser, "text", "The tuple in resolve_lookup_value is the bug. Next: return the type that came in.")
     said = price(browser)
@@ -406,6 +407,124 @@ def place(browser, session):
     time.sleep(1)
     assert browser.run("return document.querySelector('dialog[open] [name=text]').value") == "half a", "what was typed is gone"
     browser.click("Cancel")
+
+
+def typed(browser, selector, text):
+    """Types into a field of the page."""
+    browser.run("""const i = document.querySelector(arguments[0]); i.value = arguments[1];
+        i.dispatchEvent(new Event(i.tagName === 'SELECT' || i.type === 'checkbox' ? 'change' : 'input', {bubbles: true}))""", selector, text)
+
+
+def search(browser, session, shots):
+    """`/` goes to the box in the header; what it finds anywhere opens at its place, and a history shows what fits a filter."""
+    url = session.url
+    browser.open(f"{url}/#/")
+    browser.until("the overview", "return document.querySelectorAll('main tbody tr').length > 0")
+    browser.run("document.body.dispatchEvent(new KeyboardEvent('keydown', {key: '/', bubbles: true, cancelable: true}))")
+    assert browser.run("return document.activeElement.id") == "find", "`/` goes to the search"
+    typed(browser, "#find", "balcony faces north")
+    browser.run("document.querySelector('form.find').requestSubmit()")
+    browser.until("a hit, with its conversation", "return document.querySelector('#everywhere .card h2')?.textContent.includes('What grows on a balcony')")
+    accessible(browser, "the search")
+    typed(browser, "#find", "resolve_lookup_value tuple")
+    browser.run("document.querySelector('form.find').requestSubmit()")
+    browser.until("hits of the session", "return document.querySelector('#everywhere .hits-all a')?.hash.includes(arguments[0])", session.id)
+    browser.shots(shots, "search")
+    at = browser.run("const a = document.querySelector('#everywhere .hits-all a'); a.click(); return Number(a.hash.split('/')[3])")
+    browser.until("it opens at its place", "return document.getElementById('message')?.innerText.toLowerCase().includes(`message ${arguments[0]} `)", at)
+    browser.until("and stands in sight", "const r = document.querySelector('.row[aria-selected=true]')?.getBoundingClientRect(); return r && r.top >= 0 && r.bottom <= innerHeight")
+    browser.until("the tools that were called", "return document.querySelectorAll('#filters [name=tool] option').length > 1")
+    rows = "const rows = [...document.querySelectorAll('.row')]; return rows.length > 0 && rows.every((r) => %s) && document.querySelector('#filters [role=status]')?.textContent.includes('message')"
+    typed(browser, "#filters [name=role]", "tool")
+    browser.until("results alone", rows % "r.querySelector('.who').textContent === 'result'")
+    browser.run("document.querySelector('#filters [name=changed]').click()")
+    browser.until("what was changed alone", rows % "r.classList.contains('changed') || r.classList.contains('inside')")
+    browser.shots(shots, "filter")
+    browser.click("Show all")
+    browser.until("all of it", "return !document.querySelector('#filters [role=status]') && document.querySelectorAll('.row .who').length > 5 && document.querySelector('#filters [name=role]').value === ''")
+    typed(browser, "#filters [name=text]", "WHAT DID YOU FIND")
+    browser.until("what holds the words", rows % "r.querySelector('.t').textContent.includes('What did you find')")
+    accessible(browser, "a filtered history")
+    browser.click("Show all")
+
+
+def requests(browser, session, shots):
+    """Where the time of each request went, and what of it was sent otherwise than it came."""
+    session.send()
+    browser.open(f"{session.url}/#/requests")
+    browser.until("the request, with its client", "return [...document.querySelectorAll('.requests tbody tr')].some((r) => r.textContent.includes('Python-urllib') && r.querySelector('.link .time'))")
+    assert browser.run("return [...document.querySelectorAll('.three .figure')].every((f) => f.textContent.includes('in the last'))"), "the figures are of the last hour"
+    browser.run("[...document.querySelectorAll('.requests tbody tr')].find((r) => r.querySelector(`a[href*='${arguments[0]}']`)).querySelector('.link .time').closest('button').click()", session.id)
+    told = browser.until("the phases", "return document.querySelector('.detail .phases')?.textContent")
+    for part in ("reading the prompt", "tokens new", "from the cache", "writing the answer"):
+        assert part in told, f"no {part!r} in {told!r}"
+    headers = {"Authorization": f"Bearer {KEY}"}
+    events = call("GET", f"{session.url}/windowsill/events?last=50&kind=model_usage&conversation={session.id}", headers=headers)[0]["events"]
+    last = [e["data"] for e in events if e["data"]["role"] == "main"][-1]
+    assert 0.8 * last["milliseconds"] <= sum(last["phases"].values()) <= last["milliseconds"] + 10, f"the phases are not the whole: {last}"
+    accessible(browser, "the requests, one of them open")
+    # One that is under way stands above the others until it is answered.
+    long = "Count to a hundred. " + " ".join(f"Line {n} of {n * n}." for n in range(180))
+    slow = threading.Thread(target=chat, args=(session.url, [{"role": "user", "content": long}]), kwargs={"max_tokens": 4})
+    slow.start()
+    browser.until("a request under way", "return document.querySelector('tr.running')?.textContent.includes('Count to a hundred.')")
+    slow.join()
+    browser.until("it is answered", "return !document.querySelector('tr.running')")
+    browser.shots(shots, "requests")
+    browser.click("Received and sent…")
+    browser.until("both sides", "return document.querySelectorAll('#sides .pair').length > 5 && document.querySelectorAll('#sides mark').length > 0")
+    assert browser.run("return [...document.querySelectorAll('#sides mark')].some((m) => m.textContent.includes('windowsill recall'))"), "what was put in place is marked"
+    accessible(browser, "both sides of a request")
+    browser.run("document.querySelector('dialog [name=only]').click()")
+    browser.until("what differs alone", "return document.querySelectorAll('#sides .pair').length > 0 && !document.querySelector('#sides .pair.alike')")
+    browser.shots(shots, "sides")
+    browser.click("As JSON")
+    browser.until("both as JSON", "return document.querySelectorAll('#sides pre').length === 2")
+    browser.click("Close")
+    whole, masked = (call("GET", f"{session.url}/windowsill/conversations/{session.id}/request?{more}", headers=headers)[0] for more in ("replaced=false", "replaced"))
+    assert len(whole["messages"]) == len(masked["messages"]) == last["messages"] and "resolve_lookup_value" in str(whole) and "resolve_lookup_value" not in str(masked)
+
+
+def largest(browser, session, shots):
+    """What fills the window stands with what can be done about it, beside what the tools take that were never called."""
+    browser.open(f"{session.url}/#/c/{session.id}")
+    told = browser.until("the tools", "return document.querySelector('#tools h2')?.textContent")
+    called = len({call["function"]["name"] for m in session.history for call in m.get("tool_calls", [])})
+    for part in (f"{len(session.tools)} tool", f"{called} ever called"):
+        assert part in told, f"no {part!r} in {told!r}"
+    session.send()
+    before = session.edits()
+    act = browser.until("a step beside a message", "const b = [...document.querySelectorAll('#largest .steps button')].find((b) => b.textContent === 'Clear…'); b?.click(); return b?.textContent")
+    said = price(browser)
+    browser.shot(shots, "largest")
+    do(browser, act.rstrip("…"))
+    assert session.edits() != before, f"{act} changed nothing"
+    close_to(f"{act} in the list of the largest", said, session.send())
+    browser.run("document.querySelector('#tools td .link').click()")
+    browser.until("the calls of a tool", "return document.querySelector('#filters [role=status]')?.textContent.includes('message')")
+    browser.click("Show all")
+
+
+def house(browser, url, id, shots):
+    """A conversation is called, starred, written down and deleted from its own page."""
+    browser.open(f"{url}/#/c/{id}")
+    browser.click("☆ Star")
+    browser.until("a star", "return document.querySelector('.house [aria-pressed=true]')?.textContent.includes('Starred')")
+    browser.click("Rename…")
+    fill(browser, "title", "Plants for the shade")
+    do(browser, "Rename")
+    browser.until("its name", "return document.querySelector('.title h1')?.textContent === 'Plants for the shade'")
+    browser.click("Export…")
+    browser.click("Markdown, for people")
+    browser.until("it was saved", "return document.getElementById('exported').textContent.includes('were saved')")
+    browser.click("Close")
+    browser.shot(shots, "house")
+    browser.open(f"{url}/#/")
+    browser.until("name and star in the list", "return [...document.querySelectorAll('.conversations tr')].some((r) => r.textContent.includes('Plants for the shade') && r.textContent.includes('★'))")
+    browser.open(f"{url}/#/c/{id}")
+    browser.click("Delete…")
+    do(browser, "Delete")
+    browser.until("it is gone", "return location.hash === '#/' && document.querySelectorAll('.conversations tr').length > 1 && !document.body.innerText.includes('Plants for the shade')")
 
 
 def hostile(browser, url, id):
@@ -517,6 +636,10 @@ def everything(browser, session):
     fold(browser, session)
     waiting(browser, session)
     place(browser, session)
+    search(browser, session, shots)
+    largest(browser, session, shots)
+    requests(browser, session, shots)
+    house(browser, url, chat(url, [{"role": "user", "content": "Which plants like shade?"}], max_tokens=1)[1], shots)
     curate(browser, shots)
     hostile(browser, url, chat(url, [{"role": "user", "content": HOSTILE}], max_tokens=1)[1])
     live(browser, url)

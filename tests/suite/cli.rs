@@ -146,7 +146,7 @@ fn context_and_recall_read_the_record_while_it_is_written() {
         head.find("PRESSURE").unwrap() + "PRESSURE".len(),
         "columns stand in line:\n{table}"
     );
-    assert!(stdout(&proxy.cli(&["context", &id])).contains("evict"));
+    assert!(stdout(&proxy.cli(&["context", &id])).contains("Put a preview in the place of"));
     code(&proxy.cli(&["context", "nonesuch"]), 1);
 
     let record = ids(&fake.last().body).into_iter().next().unwrap();

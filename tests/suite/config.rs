@@ -504,6 +504,7 @@ fn every_key_of_a_table_can_be_set_from_the_environment() {
         ("window.num_ctx", "9999"),
         ("window.output_reserved", "99"),
         ("window.memory_headroom", "0.2"),
+        ("window.told_window", "endless"),
         ("gauge.yellow_at", "0.5"),
         ("gauge.red_at", "0.8"),
         ("limits.max_body_bytes", "9999"),

@@ -611,6 +611,11 @@ fn models_are_listed_for_clients_of_anthropics() {
         assert_eq!((&model["type"], &model["display_name"]), (&json!("model"), &json!(MODEL)), "{answer}");
         assert_eq!(model["max_input_tokens"], own["data"][0]["context_window"], "{answer}");
         assert_eq!(model["object"], "model", "what OpenAI's clients read stays: {answer}");
+        let can = |path: &str| model["capabilities"].pointer(path).and_then(Value::as_bool);
+        for path in ["/compaction/summarize/supported", "/context_management/compact_20260112/supported"] {
+            assert_eq!(can(path), Some(true), "{answer}");
+        }
+        assert_eq!(can("/server_tools/web_search/supported"), Some(false), "{answer}");
     }
     assert!(own["data"][0].get("display_name").is_none(), "{own}");
 }

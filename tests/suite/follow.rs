@@ -126,8 +126,8 @@ fn a_server_that_passes_over_what_is_kept_elsewhere_is_no_worse_through_windowsi
     for (kind, expect) in [
         (Kind::Ollama, [200, 200, 200]),
         (Kind::LlamaServer, [404, 200, 200]),
-        (Kind::Vllm, [404, 400, 400]),
-        (Kind::OpenAi, [404, 400, 400]),
+        (Kind::Vllm, [404, 404, 400]),
+        (Kind::OpenAi, [404, 404, 400]),
     ] {
         let fake = Fake::start(kind, WINDOW);
         let proxy = TestProxy::before(&fake);

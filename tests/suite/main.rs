@@ -15,6 +15,7 @@ mod bytes;
 mod checkpoint;
 mod cli;
 mod clients;
+mod compacted_responses;
 mod config;
 mod crowded;
 mod curate;
@@ -38,11 +39,13 @@ mod hostile;
 mod house;
 mod inside;
 mod lines;
+mod managed;
 mod mcp;
 mod memory;
 #[cfg(target_os = "linux")]
 mod nvml;
 mod odd;
+mod openai_state;
 mod openapi;
 #[cfg(feature = "engine")]
 mod own_count;

@@ -65,6 +65,79 @@ fn a_history_is_told_message_by_message_beside_the_view() {
         assert_eq!(proxy.get(&format!("{base}{path}")).status, status, "{path}");
     }
     assert_eq!(proxy.get(&format!("{base}/messages?from=99")).ok().json()["messages"], json!([]));
+    // By what they are: what a filter takes is what stands in the whole list so.
+    let at = |list: &[Value]| list.iter().map(|m| m["at"].clone()).collect::<Vec<_>>();
+    for (query, fits) in [
+        ("role=user", (|m| m["role"] == "user") as fn(&Value) -> bool),
+        ("role=tool", |m| m["role"] == "tool"),
+        ("changed", |m| m["became"] != "same"),
+        ("changed=true&role=assistant", |m| m["became"] != "same" && m["role"] == "assistant"),
+        ("changed=false&role=&text=", |_| true),
+    ] {
+        let found = proxy.get(&format!("{base}/messages?{query}&from=0")).ok().json();
+        let wanted: Vec<Value> = all.iter().filter(|m| fits(m)).cloned().collect();
+        assert_eq!(at(found["messages"].as_array().unwrap()), at(&wanted), "{query}");
+    }
+    assert_eq!(proxy.get(&format!("{base}/messages?role=nobody")).status, 400);
+    assert_eq!(proxy.get(&format!("{base}/messages?changed=maybe")).status, 400);
+}
+
+/// What came and what went out stand beside each other, for the last request and for earlier ones; and an input that gives the same
+/// plan again, without its words where that is wanted.
+#[test]
+fn both_sides_of_a_request_are_told() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let sent = rewritten();
+    let id = proxy.chat(&sent).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let went_out = fake.last().messages();
+    let base = format!("/windowsill/conversations/{id}");
+    let view = proxy.get(&format!("{base}/view?client&messages=7")).ok().json();
+    let client = view["client"].as_array().unwrap();
+    assert_eq!(client.iter().collect::<Vec<_>>(), sent.messages[1..].iter().collect::<Vec<_>>());
+    let forwarded = view["messages"].as_array().unwrap();
+    assert_eq!(forwarded.last().map(text), went_out.last().map(text));
+    let places = view["places"].as_array().unwrap();
+    assert_eq!(places.len(), forwarded.len());
+    for (place, message) in places.iter().zip(forwarded).filter(|(place, _)| place.is_u64()) {
+        assert_eq!(message["role"], client[usize::try_from(place.as_u64().unwrap()).unwrap()]["role"]);
+    }
+    let early = proxy.get(&format!("{base}/view?client&messages=1")).ok().json();
+    assert_eq!((early["client"].as_array().unwrap().len(), early["places"].as_array().unwrap().len()), (1, 1));
+    let whole = proxy.get(&format!("{base}/request")).ok().json();
+    assert_eq!(whole["messages"], view["client"]);
+    let replaced = proxy.get(&format!("{base}/request?replaced")).ok().json();
+    for (message, before) in replaced["messages"].as_array().unwrap().iter().zip(client) {
+        assert_eq!(text(message).chars().count(), text(before).chars().count(), "it is as long as before");
+        assert!(text(message).chars().all(|c| !c.is_alphanumeric() || matches!(c, 'x' | 'X' | '0')), "{message}");
+    }
+    assert_eq!(proxy.get(&format!("{base}/request?replaced=maybe")).status, 400);
+    let told = proxy.get("/windowsill/events?kind=model_usage").ok().json();
+    let data = &told["events"][0]["data"];
+    assert_eq!(data["messages"], 7);
+    let phases: u64 = data["phases"].as_object().unwrap().values().map(|ms| ms.as_u64().unwrap()).sum();
+    assert!(phases <= data["milliseconds"].as_u64().unwrap() + 2, "the phases are parts of the whole: {data}");
+}
+
+/// What was said in any conversation is found over HTTP, with the conversation's title, and read where it was said.
+#[test]
+fn what_was_said_anywhere_is_found() {
+    let fake = Fake::start(Kind::LlamaServer, 8192);
+    let proxy = TestProxy::before(&fake);
+    proxy.chat(&chat().user("Mend the harbor. The vault opens with 4711.")).ok();
+    let other = chat().user("Paint the bridge.").assistant("Which color?").user("The vault of heaven is blue.");
+    let id = proxy.chat(&other).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let found = proxy.get("/windowsill/search?query=vault").ok().json();
+    let hits = found["hits"].as_array().unwrap();
+    let mut titles: Vec<&str> = hits.iter().map(|hit| hit["title"].as_str().unwrap()).collect();
+    titles.sort_unstable();
+    assert_eq!(titles, ["Mend the harbor. The vault opens with 4711.", "Paint the bridge."]);
+    let hit = hits.iter().find(|hit| hit["conversation"] == id).unwrap();
+    assert_eq!(hit["message"], 2);
+    let said = proxy.get(&format!("/windowsill/conversations/{id}/messages/2")).ok().json();
+    assert_eq!(said["text"], "The vault of heaven is blue.");
+    assert_eq!(proxy.get("/windowsill/search?query=%21").status, 400);
+    assert_eq!(proxy.get("/windowsill/search?query=vault&limit=1").ok().json()["hits"].as_array().unwrap().len(), 1);
 }
 
 #[test]
@@ -109,11 +182,23 @@ fn insight_adds_up_and_the_terminal_says_the_same() {
     let sizes: Vec<u64> =
         seen["largest"].as_array().unwrap().iter().map(|m| m["view_tokens"].as_u64().unwrap()).collect();
     assert!(!sizes.is_empty() && sizes.len() <= 5 && sizes.is_sorted_by(|a, b| a >= b), "{sizes:?}");
+    assert!(seen["rewrites"][0]["told"].as_str().unwrap().starts_with("Put a preview in the place of"), "{seen}");
+    assert!(
+        seen["tools"]["offered"].as_u64() > Some(0) && seen["tools"]["called"][0]["tokens"].as_u64() > Some(0),
+        "{}",
+        seen["tools"]
+    );
     let out = proxy.cli(&["context", &id]);
     let said = String::from_utf8(out.stdout).unwrap();
-    for part in
-        ["kept for the reply", "Largest messages", "Requests (2 in all)", "1 rewrite freed", "evict", "^", "Spent"]
-    {
+    for part in [
+        "kept for the reply",
+        "Largest messages",
+        "Requests (2 in all)",
+        "1 rewrite freed",
+        "Put a preview in the place of",
+        "^",
+        "Spent",
+    ] {
         assert!(said.contains(part), "no {part:?} in:\n{said}");
     }
     assert!(

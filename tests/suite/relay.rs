@@ -360,11 +360,36 @@ fn two_servers_are_told_apart_by_their_models() {
     let ids: Vec<_> = listed["data"].as_array().unwrap().iter().map(|m| m["id"].as_str().unwrap()).collect();
     assert_eq!(ids, ["model-a", "model-b"]);
     assert_eq!(listed["data"][0]["loaded_context"], 4096);
-    assert_eq!(listed["data"][0]["context_length"], 131072);
+    assert_eq!(listed["data"][0]["trained_context"], 131072);
+    // Where clients look for the window, it is the one that a prompt really has.
+    for window in ["/context_length", "/max_model_len", "/meta/n_ctx"] {
+        assert_eq!(listed["data"][0].pointer(window), Some(&json!(4096)), "{window}");
+    }
     assert!(listed["data"][0]["context_window"].as_u64().unwrap() < 4096);
     assert_eq!(listed["data"][0]["owned_by"], "llamacpp", "the server's own fields stay");
     assert_eq!(proxy.get("/v1/models/model-b").ok().json()["id"], "model-b");
     assert_eq!(proxy.get("/v1/models/model-c").error().0, "model_not_found");
+}
+
+#[test]
+fn clients_are_told_another_window_where_somebody_wants_that() {
+    for kind in [Kind::LlamaServer, Kind::Ollama, Kind::Vllm] {
+        let fake = Fake::start(kind, 4096);
+        for (told, expect) in [("loaded", 4096), ("trained", 131_072), ("endless", 10_000_000)] {
+            let proxy = TestProxy::with(&[fake.url()], &format!("[window]\ntold_window = \"{told}\"\n"));
+            proxy.chat(&chat().user("hi")).ok();
+            for path in ["/v1/models", &format!("/v1/models/{MODEL}")] {
+                let answer = proxy.get(path).ok().json();
+                let model = if answer["data"].is_array() { answer["data"][0].clone() } else { answer };
+                // vLLM tells no other window than the one it has.
+                let expect = if told == "trained" && model["trained_context"].is_null() { 4096 } else { expect };
+                for window in [&model["context_length"], &model["max_model_len"], &model["meta"]["n_ctx"]] {
+                    assert_eq!(*window, expect, "{kind:?} {told}: {model}");
+                }
+                assert_eq!(model["loaded_context"], 4096, "{kind:?} {told}: {model}");
+            }
+        }
+    }
 }
 
 #[test]

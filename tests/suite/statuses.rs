@@ -85,8 +85,11 @@ fn looks(asker: &mut Asker, ambiguous: &str, pruned: &str) {
     for what in [
         "",
         "/view",
+        "/view?client&messages=1",
+        "/request?replaced",
         "/insight",
         "/messages",
+        "/messages?changed&role=user",
         "/messages/{index=0}",
         "/pins",
         "/segments",
@@ -136,6 +139,8 @@ fn alone(asker: &mut Asker) {
         asker.get(200, path);
         asker.get(400, &format!("{path}?since=yesterday"));
     }
+    asker.get(200, "/windowsill/search?query=x");
+    asker.get(400, "/windowsill/search?query=");
 }
 
 fn records(asker: &mut Asker, original: &str, pruned: &str) {

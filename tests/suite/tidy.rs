@@ -54,6 +54,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "brief",
             "completion",
             "conversation",
+            "export",
             "guard",
             "passage",
             "pinned",

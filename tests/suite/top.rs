@@ -175,6 +175,36 @@ fn a_conversation_is_folded_unfolded_and_pinned_by_key() {
     top.ended(0);
 }
 
+/// What waits for its reply is told, by how long it does.
+#[test]
+fn requests_under_way_are_seen() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let first = chat().user("Mend the harbor.");
+    proxy.chat(&first).ok();
+    let top = Terminal::running(proxy.command(&["top"]));
+    let screen = top.shows("Mend the harbor.");
+    assert!(!screen.contains("under way"), "{screen}");
+    let gate = Gate::default();
+    let held_back = gate.clone();
+    fake.script(move |seen| match seen.is_main() {
+        true => Play::Wait(held_back.clone(), Box::new(Play::Usual)),
+        false => Play::Usual,
+    });
+    let mut conn = proxy.begin(&first.assistant("I do.").user("Take your time."));
+    let screen = top.shows("1 request under way");
+    assert!(screen.lines().any(|line| line.contains("Mend the harbor.") && line.contains('▸')), "{screen}");
+    let list = proxy.get("/windowsill/conversations").ok().json();
+    let told = &list["conversations"][0]["under_way"];
+    assert!(
+        told["requests"] == 1 && told["since_ms"].as_i64() > list["conversations"][0]["created_ms"].as_i64(),
+        "{list}"
+    );
+    gate.open();
+    conn.answer().ok();
+    proxy.eventually("/windowsill/conversations", |list| list["conversations"][0]["under_way"].is_null());
+}
+
 #[test]
 fn signals_leave_the_terminal_as_it_was() {
     let fake = Fake::start(Kind::LlamaServer, 4096);

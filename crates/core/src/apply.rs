@@ -249,6 +249,11 @@ impl<A: Archive> Work<'_, A> {
                 self.text_edit(*at, Rule::Truncate, text, record);
             }
             Action::Elide { at, call, budget, rule } => self.elide(*at, *call, *budget, *rule)?,
+            Action::Quiet { at } => {
+                let (record, _) = self.save(*at)?;
+                // The words stay; an edit of a text takes away what was thought before it.
+                self.text_edit(*at, Rule::Clear, self.text(*at).to_owned(), record);
+            }
             Action::Forget { .. } => {}
             Action::Fold { from, to, keep, budget, .. } => self.fold(*from, *to, keep, *budget),
         }

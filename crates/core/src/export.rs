@@ -45,6 +45,57 @@ pub fn markdown(head: Head<'_>, messages: &[Exported<'_>], view: Option<&View>) 
     out
 }
 
+/// Fields of a message whose text stays when it is masked: without them it would be another request.
+const SHAPE: [&str; 5] = ["role", "type", "id", "tool_call_id", "name"];
+
+/// A message with its texts replaced, to be shown to others: each letter by `x`, each digit by `0`, in the same places, so that it is as
+/// long as before and has the same lines. Roles, names of tools and ids stay.
+pub fn masked(message: &Value) -> Value {
+    match message {
+        Value::Object(fields) => {
+            let field = |(key, value): (&String, &Value)| {
+                let value = match value.as_str() {
+                    Some(_) if SHAPE.contains(&key.as_str()) => value.clone(),
+                    // JSON in a string: it stays JSON.
+                    Some(text) if key == "arguments" => match serde_json::from_str::<Value>(text) {
+                        Ok(inner) => blank(&inner).to_string().into(),
+                        Err(_) => xs(text).into(),
+                    },
+                    _ => masked(value),
+                };
+                (key.clone(), value)
+            };
+            Value::Object(fields.iter().map(field).collect())
+        }
+        Value::Array(all) => all.iter().map(masked).collect(),
+        Value::String(text) => xs(text).into(),
+        other => other.clone(),
+    }
+}
+
+/// Values of a call without what they say.
+fn blank(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => fields.iter().map(|(key, value)| (key.clone(), blank(value))).collect(),
+        Value::Array(all) => all.iter().map(blank).collect(),
+        Value::String(text) => xs(text).into(),
+        Value::Number(_) => 0.into(),
+        other => other.clone(),
+    }
+}
+
+/// A text without what it says. The kind of an embedded picture stays, so that it still is one.
+fn xs(text: &str) -> String {
+    let head = if text.starts_with("data:") { text.find(',').map_or(0, |comma| comma + 1) } else { 0 };
+    let x = |c: char| match c {
+        c if c.is_numeric() => '0',
+        c if c.is_uppercase() => 'X',
+        c if c.is_alphabetic() => 'x',
+        c => c,
+    };
+    text[..head].chars().chain(text[head..].chars().map(x)).collect()
+}
+
 /// The messages of a conversation as JSON Lines (<https://jsonlines.org>): each line is one message as its client sent it, so
 /// that the lines make the `messages` of a request again. What is no JSON stands as a string.
 pub fn jsonl<'a>(messages: impl IntoIterator<Item = &'a [u8]>) -> String {
@@ -202,6 +253,28 @@ fn fenced(language: &str, text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_masked_message_keeps_its_shape_and_nothing_of_what_it_says() {
+        let message = serde_json::json!({"role": "assistant", "content": "Tür 4711\n is open.", "reasoning_content": "Hm, 9",
+            "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "read", "arguments": "{\"path\":\"/home/ann\",\"line\":12}"}},
+                {"id": "call_2", "type": "function", "function": {"name": "read", "arguments": "{broken 1"}}]});
+        let masked_one = masked(&message);
+        assert_eq!(
+            masked_one,
+            serde_json::json!({"role": "assistant", "content": "Xxx 0000\n xx xxxx.", "reasoning_content": "Xx, 0",
+                "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "read", "arguments": "{\"path\":\"/xxxx/xxx\",\"line\":0}"}},
+                    {"id": "call_2", "type": "function", "function": {"name": "read", "arguments": "{xxxxxx 0"}}]})
+        );
+        let parts = serde_json::json!({"role": "user", "content": [{"type": "text", "text": "Ann"},
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBOR9"}}, {"type": "image_url", "image_url": {"url": "data:nothing"}}]});
+        let masked_parts = masked(&parts).to_string();
+        assert!(
+            masked_parts.contains("data:image/png;base64,xXXXX0") && masked_parts.contains("xxxx:xxxxxxx"),
+            "{masked_parts}"
+        );
+        assert!(!masked_parts.contains("Ann"));
+    }
 
     #[test]
     fn lines_are_the_messages_again() {

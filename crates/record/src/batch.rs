@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::types::{Batch, RuleChange};
+use super::types::{Batch, KeptChange, RuleChange};
 use super::{QUEUE_BYTES, recent};
 
 /// What a batch must satisfy by itself. A mistake here is the caller's, not the client's.
@@ -47,6 +47,10 @@ pub(super) fn weigh(batch: &Batch) -> usize {
         Some(RuleChange::Put(rule)) => rule.text.len() + rule.client.len() + rule.project.len(),
         _ => 0,
     };
+    let kept = match &batch.kept {
+        Some(KeptChange::Add(rows)) => rows.iter().map(|row| row.json.len() + row.name.len() + 200).sum(),
+        _ => 0,
+    };
     nodes
         + respelled
         + originals
@@ -57,6 +61,7 @@ pub(super) fn weigh(batch: &Batch) -> usize {
         + reply
         + standing
         + rule
+        + kept
         + 500 * (batch.events.len() + 1)
 }
 

@@ -20,6 +20,7 @@ mod files;
 mod health;
 mod history;
 mod housekeeping;
+mod kept;
 mod large;
 mod locate;
 mod passages;
@@ -32,6 +33,7 @@ mod recording;
 mod reply;
 mod schema;
 mod search;
+mod secret;
 #[cfg(test)]
 mod tests;
 mod types;
@@ -56,12 +58,13 @@ use files::Files;
 use presence::Presence;
 use recent::Recent;
 use schema::sqlite_error;
+use secret::Secret;
 pub use windowsill_core::apply::Original;
 
 pub use types::{
     Batch, ConversationRow, ConversationUpdate, Counted, Deleted, Error, Event, EventFilter, EventRow, Gone, Hit, Item,
-    LastReply, Located, Node, NodeRow, Passage, PathRow, Pruned, Recalled, Reply, Retention, Rule, RuleChange, TOOLS,
-    Trouble,
+    KeptChange, KeptRow, LastReply, Located, Node, NodeRow, Passage, PathRow, Pruned, Recalled, Reply, Retention, Rule,
+    RuleChange, TOOLS, Trouble,
 };
 use watcher::Watch;
 pub use watcher::Watcher;
@@ -91,6 +94,7 @@ struct Inner {
     /// `None` when the record was opened for reading.
     queue: Option<Sender<Job>>,
     writer: Option<JoinHandle<()>>,
+    secret: Secret,
 }
 
 /// Record id of a text: content-addressed, so that the same text is kept once.
@@ -153,6 +157,14 @@ impl Store {
         Ok(wanted)
     }
 
+    /// The secret that marks of compactions are made with. It is a file beside the database.
+    ///
+    /// # Errors
+    /// When it can be neither read nor made.
+    pub fn marks_key(&self) -> Result<[u8; 32], Error> {
+        self.inner.secret.read(self.inner.path.parent().unwrap_or_else(|| Path::new(".")))
+    }
+
     /// The file that holds an original's text.
     pub fn result_path(&self, id: &str) -> PathBuf {
         self.inner.files.result(id)
@@ -205,8 +217,8 @@ fn finish(
     writing: Option<(Sender<Job>, JoinHandle<()>)>,
 ) -> Store {
     let (queue, writer) = writing.unzip();
-    let space = Arc::new(Semaphore::new(QUEUE_BYTES));
-    Store { inner: Arc::new(Inner { path, files, recent, readers, space, commits, queue, writer }) }
+    let (space, secret) = (Arc::new(Semaphore::new(QUEUE_BYTES)), Secret::default());
+    Store { inner: Arc::new(Inner { path, files, recent, readers, space, commits, queue, writer, secret }) }
 }
 
 /// The two connections for reading.

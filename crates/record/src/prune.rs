@@ -19,7 +19,7 @@ use super::files::Files;
 use super::schema::{file_error, sqlite_error};
 use super::types::{Error, Gone, Pruned, Retention};
 use super::writer::Writer;
-use super::{housekeeping, passages};
+use super::{housekeeping, kept, passages};
 
 /// A conversation that was used this lately is in use, whatever the limits say.
 const IN_USE_MS: i64 = 60 * 60 * 1000;
@@ -125,6 +125,7 @@ impl Writer {
         match pass.stage {
             Stage::Begin => {
                 self.sweep()?;
+                self.kept(&pass)?;
                 if pass.only.is_some() {
                     pass.stage = Stage::RemoveOnly;
                     return Ok(Step::More(pass));
@@ -210,6 +211,17 @@ impl Writer {
             done.map_err(|e| sqlite_error(&self.path, e))?;
         }
         Ok(freed)
+    }
+
+    /// Removes what clients keep under ids and did not use for so long.
+    fn kept(&self, pass: &Pass) -> Result<(), Error> {
+        let days = pass.retention.days;
+        if days == 0 {
+            return Ok(());
+        }
+        let before = pass.now_ms.saturating_sub(i64::from(days).saturating_mul(DAY_MS));
+        let removed = kept::remove_unused(&self.conn, before, pass.now_ms, &format!("retention_days = {days}"));
+        removed.map_err(|e| sqlite_error(&self.path, e))
     }
 
     /// Bytes of the record: what is used of the database, and the files.
@@ -396,6 +408,7 @@ fn remove(conn: &mut Connection, victim: &Victim, now_ms: i64) -> rusqlite::Resu
         SELECT 'reply', id, ?2, ?3, 0 FROM reply WHERE conversation = ?1";
     tx.execute(replies, params![row, now_ms, why])?;
     tx.execute("DELETE FROM reply WHERE conversation = ?1", [row])?;
+    kept::remove_with(&tx, name, now_ms, why)?;
     tx.execute("DELETE FROM conversation WHERE id = ?1", [row])?;
     gone("conversation", name)?;
     tx.commit()?;

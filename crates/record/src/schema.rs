@@ -32,7 +32,7 @@ const WRITER_PRAGMAS: &str = "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckp
     PRAGMA journal_size_limit = 16777216;";
 
 /// Entry `i` leads from `user_version` i to i + 1.
-const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5, V6, V7, V8, V9, V10, V11];
+const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5, V6, V7, V8, V9, V10, V11, V12];
 
 const V1: &str = "
 -- A conversation's head. `deepest` is the deepest node it recorded; `history_*` is how far its Markdown file goes.
@@ -248,6 +248,22 @@ const V11: &str = "
 -- What a person calls a conversation, in place of the title that was found for it; and whether it is one of theirs to keep.
 ALTER TABLE conversation ADD COLUMN named TEXT;
 ALTER TABLE conversation ADD COLUMN starred INTEGER NOT NULL DEFAULT 0;
+";
+
+const V12: &str = "
+-- Conversations that clients keep under names of their own API's form, as a log (see kept.rs). `owner` is a mark of the key; `kind`
+-- is begun, metadata, item, removed or answered; `item` the id of an item, or of the conversation of the record.
+CREATE TABLE kept (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    item TEXT NOT NULL,
+    now_ms INTEGER NOT NULL,
+    json TEXT NOT NULL
+) STRICT;
+CREATE INDEX kept_name ON kept(name, id);
+CREATE INDEX kept_answered ON kept(item) WHERE kind = 'answered';
 ";
 
 /// Where the database of a data folder is.

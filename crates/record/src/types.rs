@@ -255,6 +255,8 @@ pub struct Batch {
     pub standing: Option<(String, String)>,
     /// A rule that is new, other than before, or gone.
     pub rule: Option<RuleChange>,
+    /// What changes in what clients keep here under ids.
+    pub kept: Option<KeptChange>,
     /// Entries of the trace.
     pub events: Vec<Event>,
     /// Whether it must survive a power cut (fsync) and not only a kill of the process.
@@ -305,6 +307,34 @@ pub struct Reply {
     pub head: String,
     /// The reply in its dialect's own words, as JSON.
     pub json: String,
+}
+
+/// An entry in the log of a conversation that a client keeps here under a name of its API's form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptRow {
+    /// The name.
+    pub name: String,
+    /// A mark of the key that it belongs to; empty without a key.
+    pub owner: String,
+    /// `begun` and `metadata` (`json` has the metadata), `item` (`json` is one), `removed`, or `answered`.
+    pub kind: String,
+    /// The id of an item; of `answered`, that of the conversation of the record.
+    pub item: String,
+    /// When, in milliseconds since 1970.
+    pub now_ms: i64,
+    /// What was added, as JSON.
+    pub json: String,
+}
+
+/// A change of what clients keep here under ids.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeptChange {
+    /// Entries of kept conversations.
+    Add(Vec<KeptRow>),
+    /// A kept conversation goes: its client deletes it.
+    Delete(String),
+    /// A reply is not gone on from any more, nor are these items of it referred to. Its words stay in its conversation.
+    ForgetReply(String, Vec<String>),
 }
 
 /// What a person wants in every new conversation of a project.

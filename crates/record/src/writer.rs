@@ -279,6 +279,9 @@ impl Apply<'_> {
         if let Some(change) = &batch.rule {
             self.rule(change)?;
         }
+        if let Some(change) = &batch.kept {
+            self.kept(change)?;
+        }
         for event in &batch.events {
             self.event(event)?;
         }

@@ -86,7 +86,7 @@ fn heading(frame: &mut Frame<'_>, area: Rect, state: &State) {
     // What is wrong needs the room.
     let count = match state.trouble {
         Some(_) => "  ".to_owned(),
-        None => format!("  {n} conversation{}  ", if n == 1 { "" } else { "s" }),
+        None => format!("  {n} conversation{}{}  ", if n == 1 { "" } else { "s" }, under_way(state)),
     };
     let health = match &state.trouble {
         None => Span::styled("the server answers", severity(state, Some("green"))),
@@ -112,7 +112,11 @@ fn conversations(frame: &mut Frame<'_>, area: Rect, state: &State) {
         let style = severity(state, row.severity.as_deref());
         let full = row.pressure.map_or("    -".to_owned(), |pressure| format!("{:4.0}%", pressure * 100.0));
         let filled = row.pressure.map_or(0, |pressure| (pressure.clamp(0.0, 1.0) * 1000.0).round() as u64);
-        let when = since(row.updated_ms, state.now);
+        // What is under way is told by how long it is.
+        let when = match row.since_ms {
+            Some(begun) => format!("▸{}", lasted(begun, state.now)),
+            None => since(row.updated_ms, state.now),
+        };
         Row::new([
             Cell::from(row.title.as_str()),
             Cell::from(row.model.as_str()),
@@ -138,12 +142,28 @@ fn conversations(frame: &mut Frame<'_>, area: Rect, state: &State) {
     frame.render_stateful_widget(table, area, &mut chosen);
 }
 
+/// How many requests wait for their replies.
+fn under_way(state: &State) -> String {
+    match state.rows.iter().map(|row| row.under_way).sum::<u64>() {
+        0 => String::new(),
+        1 => ", 1 request under way".to_owned(),
+        n => format!(", {n} requests under way"),
+    }
+}
+
 /// How long ago something was, in a narrow column.
 fn since(then_ms: i64, now_ms: i64) -> String {
+    match now_ms.saturating_sub(then_ms) {
+        ..2_000 => "now".to_owned(),
+        _ => lasted(then_ms, now_ms),
+    }
+}
+
+/// How long something has lasted.
+fn lasted(then_ms: i64, now_ms: i64) -> String {
     let seconds = now_ms.saturating_sub(then_ms).max(0) / 1000;
     match seconds {
-        0..=1 => "now".to_owned(),
-        2..=89 => format!("{seconds} s"),
+        0..=89 => format!("{seconds} s"),
         90..=5_399 => format!("{} min", (seconds + 30) / 60),
         5_400..=129_599 => format!("{} h", (seconds + 1_800) / 3_600),
         _ => format!("{} d", (seconds + 43_200) / 86_400),

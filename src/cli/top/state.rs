@@ -53,6 +53,9 @@ pub(super) struct Row {
     pub(super) severity: Option<String>,
     pub(super) prompt: String,
     pub(super) updated_ms: i64,
+    /// Requests that wait for their replies, and since when (Unix milliseconds).
+    pub(super) under_way: u64,
+    pub(super) since_ms: Option<i64>,
 }
 
 impl Row {
@@ -72,6 +75,8 @@ impl Row {
                 false => tokens(&state["prompt_tokens"]),
             },
             updated_ms: row["updated_ms"].as_i64().unwrap_or(0),
+            under_way: row["under_way"]["requests"].as_u64().unwrap_or(0),
+            since_ms: row["under_way"]["since_ms"].as_i64(),
         }
     }
 }

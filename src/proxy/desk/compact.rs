@@ -46,6 +46,8 @@ pub struct Compaction {
     pub dry_run: bool,
     /// Whether a model writes the brief for the price, too.
     pub write_brief: bool,
+    /// What the model is asked with, where a client asks for the fold: its key may be needed.
+    pub headers: HeaderMap,
 }
 
 /// A fold that a person asked for.
@@ -54,6 +56,8 @@ struct Fold<'a> {
     /// Messages that it takes, from the first.
     to: usize,
     focus: Option<&'a str>,
+    /// What the model is asked with.
+    headers: &'a HeaderMap,
     /// Whether a model writes the brief.
     asks: bool,
     /// The longest text that the model may write.
@@ -65,7 +69,7 @@ impl<'a> Fold<'a> {
     ///
     /// # Errors
     /// When there is nothing to fold.
-    fn planned(ground: &'a Ground, focus: Option<&'a str>) -> Result<Fold<'a>, Error> {
+    fn planned(ground: &'a Ground, focus: Option<&'a str>, headers: &'a HeaderMap) -> Result<Fold<'a>, Error> {
         let policy = &ground.policy().policy;
         let nothing = || {
             let message = "there is nothing to fold: the conversation is short or was just folded";
@@ -79,7 +83,7 @@ impl<'a> Fold<'a> {
         let (to, budget) = found.ok_or_else(nothing)?;
         let max_tokens = (budget.min(plan.lines.summary) / 4 * 3).min(policy.summary_max_tokens);
         let asks = matches!(policy.strategy, Strategy::Summarize | Strategy::Off);
-        Ok(Fold { plan, to, focus: focus.or(ground.policy().focus.as_deref()), asks, max_tokens })
+        Ok(Fold { plan, to, focus: focus.or(ground.policy().focus.as_deref()), headers, asks, max_tokens })
     }
 
     /// What was written for it, to be kept until it is made.
@@ -217,7 +221,7 @@ async fn compact_now(app: &Arc<App>, id: &str, wanted: &Compaction) -> Result<Va
         let focus = focus.ok_or_else(|| nothing("the next fold comes by itself; a focus can wait for it"))?;
         return wish(app, &ground, &Steer::Focus(focus.to_owned()), wanted.dry_run).await;
     }
-    let fold = Fold::planned(&ground, focus)?;
+    let fold = Fold::planned(&ground, focus, &wanted.headers)?;
     if wanted.dry_run {
         priced_fold(app, &ground, &fold, wanted).await
     } else {
@@ -283,7 +287,7 @@ async fn written_for(app: &App, ground: &Ground, fold: &Fold<'_>) -> Option<Opti
         app,
         &Ask {
             upstream,
-            headers: &HeaderMap::new(),
+            headers: fold.headers,
             options: ChatOptions { num_ctx: window.set, ..ChatOptions::default() },
             request,
             summary_model: &policy.summary_model,

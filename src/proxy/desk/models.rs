@@ -3,13 +3,18 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use crate::config::ToldWindow;
+use crate::conversation::Tokens;
 use crate::proxy::lookout::{look, servers};
 use crate::proxy::servers::{same_model, upstream_of};
 use crate::proxy::{App, Error};
-use crate::upstream::Upstream;
+use crate::upstream::{ModelInfo, Upstream};
 
 /// Of a long list of models, so many are asked about one by one where the list leaves out their windows.
 const ASKED_ONE_BY_ONE: usize = 32;
+
+/// The window that no client ever fills (tokens).
+const ENDLESS: Tokens = 10_000_000;
 
 /// `GET /v1/models`: the lists of all upstreams, each entry with its windows. `id` picks one. What llama-server says in
 /// `models`, beside the entries of OpenAI's list, stays.
@@ -81,13 +86,30 @@ async fn models_of(app: &App, upstream: &Upstream) -> Result<Listed, Error> {
             .find(|v| v.get("id").and_then(Value::as_str) == Some(&model.id))
             .cloned()
             .unwrap_or_else(|| json!({"id": model.id, "object": "model", "owned_by": upstream.name()}));
-        let usable = model.window.map(|w| w.saturating_sub(app.config.window.output_reserved.min(w / 4)));
-        entry["context_window"] = json!(usable);
-        entry["context_length"] = json!(model.trained);
-        entry["loaded_context"] = json!(model.window);
+        tell_windows(&mut entry, &model, app);
         out.push(entry);
     }
     Ok(Listed { entries: out, beside })
+}
+
+/// Writes the windows of a model where clients look for them: OpenRouter's and LM Studio's name, vLLM's, and llama.cpp's.
+fn tell_windows(entry: &mut Value, model: &ModelInfo, app: &App) {
+    let told = match app.config.window.told {
+        ToldWindow::Loaded => model.window.or(model.trained),
+        ToldWindow::Trained => model.trained.or(model.window),
+        ToldWindow::Endless => Some(ENDLESS),
+    };
+    let usable = told.filter(|_| model.window.is_some() || app.config.window.told != ToldWindow::Loaded);
+    let usable = usable.map(|w| w.saturating_sub(app.config.window.output_reserved.min(w / 4)));
+    entry["context_window"] = json!(usable);
+    entry["context_length"] = json!(told);
+    entry["max_model_len"] = json!(told);
+    if !entry["meta"].is_object() {
+        entry["meta"] = json!({});
+    }
+    entry["meta"]["n_ctx"] = json!(told);
+    entry["loaded_context"] = json!(model.window);
+    entry["trained_context"] = json!(model.trained);
 }
 
 /// The models of one server.

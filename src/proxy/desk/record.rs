@@ -145,18 +145,6 @@ pub(in crate::proxy) fn row_of(app: &App, id: &str) -> Result<ConversationRow, E
     row(&app.store, id, "GET /windowsill/conversations lists them")
 }
 
-/// What a search finds in one conversation and what it forked from, the best first.
-///
-/// # Errors
-/// 404 for an unknown conversation, 400 where there is no word to search for.
-pub fn search(app: &App, id: &str, query: &str, limit: usize) -> Result<Value, Error> {
-    searchable(query)?;
-    let row = row(&app.store, id, "GET /windowsill/conversations lists them")?;
-    let hits = app.store.search(query, Some(&row.id), limit)?;
-    let hits: Vec<Value> = hits.iter().map(hit_json).collect();
-    Ok(json!({"hits": hits, "unindexed": app.store.unindexed()?}))
-}
-
 /// A hit as JSON, for the command line and over HTTP.
 pub fn hit_json(hit: &Hit) -> Value {
     let Hit { id, conversation, at, kind, call, date, snippet, exact, .. } = hit;

@@ -10,15 +10,14 @@ use super::record::{self, Text, row_of};
 use super::rows::{self, edit_json, row_json};
 use crate::config::Severity;
 use crate::conversation::Tokens;
-use crate::conversation::edit::View;
-use crate::plan::rewrite;
 use crate::proxy::servers::upstream_of;
 use crate::proxy::state::gauge::regions;
 use crate::proxy::turn::attempt::Attempt;
 use crate::proxy::turn::prepare::prepare;
 use crate::proxy::turn::prepared::Prepared;
+use crate::proxy::turn::task::take_task;
 use crate::proxy::{App, Error};
-use crate::store::{ConversationRow, Store};
+use crate::store::ConversationRow;
 use crate::upstream::{KindHint, Upstream, client};
 use crate::wire::openai_chat;
 
@@ -28,8 +27,11 @@ use crate::wire::openai_chat;
 /// When the record cannot be read.
 pub fn conversations(app: &App, limit: usize) -> Result<Value, Error> {
     let rows = app.store.conversations(limit)?;
+    let under_way = app.lives.under_way();
     let judged = |row: &ConversationRow| {
         let mut out = row_json(row);
+        let flown = under_way.get(&row.id).map(|(n, since)| json!({"requests": n, "since_ms": since}));
+        out["under_way"] = json!(flown);
         out["severity"] = json!(rows::severity(row, &app.config.gauge).map(Severity::as_str));
         out
     };
@@ -43,16 +45,6 @@ pub fn conversations(app: &App, limit: usize) -> Result<Value, Error> {
 pub fn conversation(app: &App, id: &str) -> Result<Value, Error> {
     let row = row_of(app, id)?;
     record::context(&app.store, &row)
-}
-
-/// `GET /windowsill/conversations/{id}/view`: the messages as last forwarded, leading system messages aside (they are
-/// outside the record).
-///
-/// # Errors
-/// 404 for an unknown one.
-pub fn view(app: &App, id: &str) -> Result<Value, Error> {
-    let row = row_of(app, id)?;
-    view_of(&app.store, &row).map_err(Error::from)
 }
 
 /// `GET /windowsill/records/{id}`: an original, or a message as `CONVERSATION:MESSAGE`, exactly as it came; of one
@@ -116,12 +108,19 @@ pub async fn dry_run(app: &Arc<App>, body: Bytes, model: Option<&str>) -> Result
     }))
 }
 
-/// Prompt tokens of a request: the history as the client sent it, less what was taken out of it earlier.
-pub(in crate::proxy) async fn counted(app: &Arc<App>, request: openai_chat::Request) -> Result<Tokens, Error> {
+/// Prompt tokens of a request as it would be forwarded, and as the client sent it; `from_client` says what it asks to be done with
+/// its history, and whose it is.
+pub(in crate::proxy) async fn weighed(
+    app: &Arc<App>,
+    mut request: openai_chat::Request,
+    from_client: &HeaderMap,
+) -> Result<(Tokens, Tokens), Error> {
+    take_task(app, &mut request, from_client).await?;
     let upstream = upstream_of(app, &request.model).await?;
-    let prepared = prepare_without_models(app, &upstream, request).await?;
-    // What is forwarded as it is was counted whole.
-    Ok(if prepared.told.actions.is_empty() { prepared.made.tokens } else { prepared.made.before.prompt() })
+    let prepared = prepare(app, &upstream, request, from_client, Attempt::DryRun).await?;
+    let forwarded = prepared.made.tokens;
+    let original = prepared.told.client.map_or(forwarded, |outcome| outcome.original);
+    Ok((forwarded, original))
 }
 
 /// Counts with a model's own file; no server is there to ask.
@@ -144,19 +143,6 @@ async fn prepare_without_models(
     request: openai_chat::Request,
 ) -> Result<Prepared, Error> {
     prepare(app, upstream, request, &HeaderMap::new(), Attempt::DryRun).await
-}
-
-fn view_of(store: &Store, row: &ConversationRow) -> Result<Value, crate::store::Error> {
-    let rows = store.messages(&row.id)?;
-    let chain: Vec<_> = rows.iter().map(|r| r.chain).collect();
-    let view = store.view(&chain)?.map(|(_, v)| View::clone(&v)).unwrap_or_default();
-    let body = rows.iter().map(|r| openai_chat::recorded(r.raw.clone())).collect();
-    let conversation = crate::conversation::Conversation { body, ..Default::default() };
-    let out = rewrite::rewrite(&conversation, &view, &crate::plan::TemplateFacts::default());
-    let messages: Vec<Value> = out.iter().filter_map(|m| serde_json::from_slice(&m.bytes).ok()).collect();
-    Ok(
-        json!({"conversation": row.id, "messages": messages, "edits": view.edits.iter().map(edit_json).collect::<Vec<_>>()}),
-    )
 }
 
 /// The request of a file for `plan` and `count`: a chat request, or `{"messages": […]}`, or a bare array of messages.

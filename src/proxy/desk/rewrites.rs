@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::rows::event_json;
 use crate::conversation::Tokens;
 use crate::measure::Sureness;
+use crate::plan::reason::{Rewrite, sentence};
 use crate::plan::{Kept, Regions};
 use crate::proxy::state::gauge::regions;
 use crate::store::EventRow;
@@ -92,9 +93,26 @@ pub(in crate::proxy) fn told(events: &[EventRow]) -> Vec<Value> {
             out.push(event_json(event));
         }
     }
+    for rewrite in &mut out {
+        rewrite["told"] = json!(sentence_of(&rewrite["data"]));
+    }
     out
 }
 
+/// What a rewrite did, and why, in a sentence for people. `data` is that of its event.
+pub fn sentence_of(data: &Value) -> String {
+    let tokens = |value: &Value| value.as_u64().map(|n| Tokens::try_from(n).unwrap_or(Tokens::MAX));
+    let because: Vec<&str> = data["because"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    sentence(&Rewrite {
+        action: data["action"].as_str().unwrap_or_default(),
+        because: &because,
+        tokens: (tokens(&data["before"]["prompt"]).unwrap_or(0), tokens(&data["after"]["prompt"]).unwrap_or(0)),
+        estimated: is_open(data),
+        reserved: tokens(&data["before"]["output_reserved"]).unwrap_or(0),
+        window: tokens(&data["window"]),
+        asked: data["asked_by"].is_string(),
+    })
+}
 /// Prompt tokens of a request, as its server counted them; of one that is answered in rounds, the first tells.
 fn forwarded(event: &EventRow) -> Option<u64> {
     let role = event.data["role"].as_str();

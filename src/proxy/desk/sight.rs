@@ -2,7 +2,7 @@
 //! would help. Worked out from the record, so that it says the same with and without a running proxy. Holds no message text
 //! but the first words of the largest messages.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Map, Value, json};
 
@@ -113,7 +113,9 @@ fn insight_in(store: &Store, row: &ConversationRow, config: &Config) -> Result<V
     out["history"] = by_role(&rows[..told], &sizes[..told], row.state["regions"]["history"].as_u64().unwrap_or(0));
     out["warm_tokens"] = warm(&events);
     out["tokens_per_second"] = json!(speed(&events));
-    out["largest"] = largest(&rows, &sizes, &view);
+    let called = called(&rows);
+    out["largest"] = largest(&rows, &sizes, &view, &called);
+    out["tools"] = tools(&rows, &sizes, &called, &row.state);
     out["client_tokens"] = json!(rows.iter().map(|n| size(&n.raw)).fold(0, Tokens::saturating_add));
     out["models"] = models(&events, &row.model);
     out["did"] = did(&events, &turns);
@@ -254,16 +256,30 @@ fn by_role(rows: &[NodeRow], sizes: &[Tokens], history: u64) -> Value {
 }
 
 /// The messages that are largest in the view.
-fn largest(rows: &[NodeRow], sizes: &[Tokens], view: &View) -> Value {
+fn largest(rows: &[NodeRow], sizes: &[Tokens], view: &View, called: &HashMap<usize, String>) -> Value {
     let mut sorted: Vec<(Tokens, &NodeRow)> = sizes.iter().copied().zip(rows).filter(|(size, _)| *size > 0).collect();
     sorted.sort_by_key(|(size, node)| (std::cmp::Reverse(*size), node.at));
-    let called = called(rows);
     let named = |(_, node): (Tokens, &NodeRow)| {
         let mut line = line(node, view);
         line["call"] = json!(called.get(&node.at));
         line
     };
     sorted.into_iter().take(LARGEST).map(named).collect()
+}
+
+/// How many tools the client offers, what they take, and which of them were called: those first whose results take most.
+fn tools(rows: &[NodeRow], sizes: &[Tokens], called: &HashMap<usize, String>, state: &Value) -> Value {
+    let mut by: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for (node, size) in rows.iter().zip(sizes) {
+        let Some(name) = called.get(&node.at).and_then(|call| call.split_whitespace().next()) else { continue };
+        let (calls, tokens) = by.entry(name).or_default();
+        *calls += 1;
+        *tokens += u64::from(*size);
+    }
+    let mut by: Vec<_> = by.into_iter().collect();
+    by.sort_by_key(|(name, (_, tokens))| (std::cmp::Reverse(*tokens), *name));
+    let called = by.iter().map(|(name, (calls, tokens))| json!({"name": name, "calls": calls, "tokens": tokens}));
+    json!({"offered": state["tools_offered"], "tokens": state["regions"]["tools"], "called": called.collect::<Vec<_>>()})
 }
 
 /// What was spent, by model and role, what cost most first.

@@ -22,7 +22,7 @@ const PAGE: usize = 500;
 const SHOWN: usize = 200;
 
 /// Messages before a page that are looked at for the calls that its first results answer.
-const CALLS_BEFORE: usize = 16;
+pub(in crate::proxy) const CALLS_BEFORE: usize = 16;
 
 /// `GET /windowsill/conversations/{id}/messages?from=A&limit=N`: messages of the client's history from index A on, each
 /// in one line, and what became of it; without `from`, the last page of so many.
@@ -108,18 +108,28 @@ pub(in crate::proxy) fn size_in(view: &View, at: usize, raw: &Bytes) -> Tokens {
 
 /// What each result answers: the call's name and arguments, by the result's index.
 pub(in crate::proxy) fn called(rows: &[NodeRow]) -> HashMap<usize, String> {
-    let mut open: HashMap<String, String> = HashMap::new();
-    let mut out = HashMap::new();
-    for node in rows {
-        let Ok(message) = openai_chat::message(node.raw.clone()) else { continue };
-        for call in &message.calls {
-            open.insert(call.id.to_string(), short(&format!("{} {}", call.name, call.arguments)));
+    Calls::default().answered(rows)
+}
+
+/// The calls of a history that is read part by part, by their ids.
+#[derive(Debug, Default)]
+pub(in crate::proxy) struct Calls(HashMap<String, String>);
+
+impl Calls {
+    /// What each result of the next part answers, by the result's index.
+    pub(in crate::proxy) fn answered(&mut self, rows: &[NodeRow]) -> HashMap<usize, String> {
+        let mut out = HashMap::new();
+        for node in rows {
+            let Ok(message) = openai_chat::message(node.raw.clone()) else { continue };
+            for call in &message.calls {
+                self.0.insert(call.id.to_string(), short(&format!("{} {}", call.name, call.arguments)));
+            }
+            if let Some(call) = message.call_id.as_ref().and_then(|id| self.0.get(id.as_str())) {
+                out.insert(node.at, call.clone());
+            }
         }
-        if let Some(call) = message.call_id.as_ref().and_then(|id| open.get(id.as_str())) {
-            out.insert(node.at, call.clone());
-        }
+        out
     }
-    out
 }
 
 /// The beginning of what stands in the prompt for a message that was changed there.

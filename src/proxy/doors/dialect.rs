@@ -9,8 +9,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
-use futures_util::{FutureExt as _, Stream};
+use futures_util::{FutureExt as _, Stream, StreamExt as _};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, header};
 use http_body::Frame;
@@ -19,24 +20,26 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, Sleep};
 use tracing::debug;
 
-use super::items::{Keeper, hear_messages, hear_responses, keep_unsaid, keeper};
+use super::compacted::{managed, opened_to_count};
+use super::items::{Joins, Keeper, hear_messages, keep_unsaid, keeper};
 use super::shadow::shadowed;
 use super::waiting::{answer, quiet};
 use super::{model_in, pass};
+use crate::conversation::managed::Edits;
 use crate::plain;
 use crate::proxy::desk::models::models;
-use crate::proxy::desk::report::counted;
+use crate::proxy::desk::report::weighed;
 use crate::proxy::servers::upstream_of;
 use crate::proxy::state::headers;
 use crate::proxy::turn::LARGEST_BUFFERED;
 use crate::proxy::turn::early::Early;
-use crate::proxy::turn::relay::{Answer, Body, full};
+use crate::proxy::turn::relay::{Answer, Body, full, json_reply};
 use crate::proxy::{App, Error, aside};
 use crate::upstream::Kind;
 use crate::upstream::event::{Event, Says};
 use crate::upstream::unique::{unique, unix_seconds};
-use crate::wire::dialect::said::Said;
-use crate::wire::dialect::{Dialect, Head, Heard, ReplyEncoder, anthropic, ollama};
+use crate::wire::dialect::said::{Compaction, Said};
+use crate::wire::dialect::{Dialect, Head, Heard, Managed, ReplyEncoder, anthropic, ollama};
 use crate::wire::json::{self, Fields};
 use crate::wire::{WireError, openai_chat};
 
@@ -75,7 +78,8 @@ pub async fn anthropic_models(app: &App, id: Option<&str>) -> Result<Value, Erro
     Ok(anthropic::models(models(app, id).await?))
 }
 
-/// Answers `POST /v1/messages/count_tokens`: the prompt as the client sent it, less what was taken out of it earlier.
+/// Answers `POST /v1/messages/count_tokens`: the prompt as it would be forwarded, and as the client sent it. Nothing is loaded
+/// for it.
 ///
 /// # Errors
 /// As the request itself would get.
@@ -84,36 +88,22 @@ pub async fn count_messages(app: &Arc<App>, parts: &Parts, body: Bytes) -> Resul
     if headers::is_off(&parts.headers, &headers::SWITCH) || app.config.shadow {
         return pass(app, parts, body).await;
     }
-    let (owned, read) = (Arc::clone(app), body.clone());
+    let (owned, read, mut from_client) = (Arc::clone(app), body.clone(), parts.headers.clone());
     let count = async move {
-        let request = openai_chat::parse(&anthropic::counted(&read)?)?;
-        counted(&owned, request).await
+        let (chat, unsaid) = opened_to_count(&owned, &from_client, &read).await?;
+        // Who asks for nothing is told what the history had, too.
+        headers::ask(&mut from_client, Some(&unsaid.edits.unwrap_or_default()));
+        weighed(&owned, openai_chat::parse(&chat)?, &from_client).await
     };
     match app.aside.run(size, count.boxed()).await? {
         Err(Error::Unread(why)) => unread(app, parts, body, why).await,
-        counted => Ok(json_reply(StatusCode::OK, &json!({ "input_tokens": counted? }))),
+        Err(e) => Err(e),
+        Ok((forwarded, original)) => {
+            let managed = json!({"original_input_tokens": original});
+            let told = json!({"input_tokens": forwarded, "context_management": managed});
+            Ok(json_reply(StatusCode::OK, &told))
+        }
     }
-}
-
-/// Answers `POST /v1/responses`.
-///
-/// # Errors
-/// As [`crate::proxy::chat`], and what the dialect has no word for.
-pub async fn responses(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
-    if headers::is_off(&parts.headers, &headers::SWITCH) {
-        return pass(app, parts, body).await;
-    }
-    let heard = hear_responses(app, &parts.headers, &body).await?;
-    if app.config.shadow {
-        return shadowed(app, parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await;
-    }
-    let heard = match heard {
-        Ok(heard) => heard,
-        Err(why) => return unread(app, parts, body, why).await,
-    };
-    // It can be megabytes, and is said in other words now.
-    drop(body);
-    told(app, Dialect::OpenAi, parts, heard).await
 }
 
 /// Answers `POST /api/chat`, and `POST /api/generate` where `generate`.
@@ -184,19 +174,8 @@ pub async fn ollama_asks(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<R
     Ok(json_reply(StatusCode::OK, &value))
 }
 
-/// Answers `POST /v1/responses/input_tokens`: the prompt as the client sent it, less what was taken out of it earlier.
-///
-/// # Errors
-/// As the request itself would get.
-pub async fn count_responses(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
-    if headers::is_off(&parts.headers, &headers::SWITCH) || app.config.shadow {
-        return pass(app, parts, body).await;
-    }
-    let heard = hear_responses(app, &parts.headers, &body).await??;
-    input_tokens(app, heard.chat).await
-}
-
-/// Answers `POST /v1/chat/completions/input_tokens`, which llama-server has: the same for a chat completion.
+/// Answers `POST /v1/chat/completions/input_tokens`, which llama-server has: the tokens that would be forwarded, and those of the
+/// history as the client sent it.
 ///
 /// # Errors
 /// As the request itself would get.
@@ -204,14 +183,20 @@ pub async fn count_chat(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<Re
     if headers::is_off(&parts.headers, &headers::SWITCH) || app.config.shadow {
         return pass(app, parts, body).await;
     }
-    input_tokens(app, body).await
+    input_tokens(app, &parts.headers, body).await
 }
 
-async fn input_tokens(app: &Arc<App>, chat: Bytes) -> Result<Response<Body>, Error> {
-    let (owned, size) = (Arc::clone(app), chat.len());
-    let count = async move { counted(&owned, openai_chat::parse(&chat)?).await };
-    let counted = app.aside.run(size, count.boxed()).await??;
-    let told = json!({"object": "response.input_tokens", "input_tokens": counted});
+pub(super) async fn input_tokens(
+    app: &Arc<App>,
+    from_client: &HeaderMap,
+    chat: Bytes,
+) -> Result<Response<Body>, Error> {
+    let (owned, size, mut asked) = (Arc::clone(app), chat.len(), from_client.clone());
+    // Who asks for nothing is told what the history had, too.
+    headers::ask(&mut asked, Some(&Edits::default()));
+    let count = async move { weighed(&owned, openai_chat::parse(&chat)?, &asked).await };
+    let (forwarded, original) = app.aside.run(size, count.boxed()).await??;
+    let told = json!({"object": "response.input_tokens", "input_tokens": forwarded, "original_input_tokens": original});
     Ok(json_reply(StatusCode::OK, &told))
 }
 
@@ -225,7 +210,7 @@ pub(in crate::proxy) async fn unread(
     why: WireError,
 ) -> Result<Response<Body>, Error> {
     // To leave these out is to answer another question.
-    let asks_for_memory = why.param().is_some_and(|param| MEMORY.contains(&param));
+    let asks_for_memory = why.param().is_some_and(|param| MEMORY.contains(&param) || is_management(param));
     // What is no JSON, no server reads.
     let is_object = Fields::read(&json::mended(&body)).is_ok();
     if asks_for_memory || !is_object || !speaks(app, parts.uri.path(), &body).await {
@@ -245,6 +230,11 @@ pub(in crate::proxy) async fn unread(
     }
 }
 
+/// Whether a field says what is to be done with the history: a local server would pass over it.
+fn is_management(param: &str) -> bool {
+    param.split(['.', '[']).next().is_some_and(|field| matches!(field, "context_management" | "compaction"))
+}
+
 /// Whether the server may have this path itself: Ollama's are its own alone.
 async fn speaks(app: &App, path: &str, body: &Bytes) -> bool {
     if !path.starts_with("/api/") {
@@ -256,18 +246,47 @@ async fn speaks(app: &App, path: &str, body: &Bytes) -> bool {
     }
 }
 
-/// Answers a request that was said in the words of chat completions, in the client's own.
-async fn told(app: &Arc<App>, dialect: Dialect, parts: &Parts, heard: Heard) -> Result<Response<Body>, Error> {
+/// The head of a request that is said in the words of chat completions.
+pub(super) fn asked_in_chat(parts: &Parts, heard: &Heard) -> Parts {
     let mut asked = parts.clone();
     asked.uri = Uri::from_static(CHAT);
-    if let Some(session) = heard.session.and_then(|name| HeaderValue::try_from(name).ok()) {
+    if let Some(session) = heard.session.as_deref().and_then(|name| HeaderValue::try_from(name).ok()) {
         asked.headers.insert(headers::CLIENT_SESSION, session);
     }
     if heard.tells_stop {
         asked.headers.insert(headers::TELLS_STOP, HeaderValue::from_static("on"));
     }
     asked.headers.insert(headers::TRANSLATED, HeaderValue::from_static("on"));
+    headers::ask(&mut asked.headers, heard.unsaid.edits.as_ref());
+    asked
+}
+
+/// Answers a request that was said in the words of chat completions, in the client's own.
+async fn told(app: &Arc<App>, dialect: Dialect, parts: &Parts, heard: Heard) -> Result<Response<Body>, Error> {
+    told_after(app, dialect, parts, heard, First::default()).await
+}
+
+/// What was done before a request is answered, and is to be done with its reply.
+#[derive(Default)]
+pub(super) struct First {
+    /// Told before the reply.
+    pub(super) compaction: Option<Compaction>,
+    /// The kept conversation that the reply is added to.
+    pub(super) joins: Option<Joins>,
+}
+
+/// The same where something was done before.
+pub(super) async fn told_after(
+    app: &Arc<App>,
+    dialect: Dialect,
+    parts: &Parts,
+    heard: Heard,
+    First { compaction: before, joins }: First,
+) -> Result<Response<Body>, Error> {
+    let asked = asked_in_chat(parts, &heard);
+    let managing = heard.unsaid.edits.is_some();
     let early = Early::default();
+    let managing = managing.then(|| managed(app, early.clone()));
     let response = answer(app, &asked, heard.chat, &early).await?;
     let (mut parts, answer) = response.into_parts();
     headers::warn(&mut parts.headers, heard.encoder.warnings());
@@ -279,11 +298,13 @@ async fn told(app: &Arc<App>, dialect: Dialect, parts: &Parts, heard: Heard) -> 
     let body = match answer {
         Answer::Body(body) => body,
         Answer::Events(events) => {
-            let begin = encoder.start(&head);
+            let mut begin = encoder.start(&head);
+            begin += &encoder.chunk(&Said { compaction: before, ..Said::default() });
             let kind = HeaderValue::from_static(encoder.stream_type());
             parts.headers.insert(header::CONTENT_TYPE, kind);
             let mut encoded = EncodedStream::new(events, encoder, begin, quiet(app));
-            encoded.keeper = Some(keeper(app, early));
+            encoded.managing = managing.map(|told| Box::new(told) as Managing);
+            encoded.keeper = Some(keeper(app, early, joins));
             return Ok(named(dialect, &head.id, Response::from_parts(parts, StreamBody::new(encoded).boxed_unsync())));
         }
     };
@@ -298,9 +319,13 @@ async fn told(app: &Arc<App>, dialect: Dialect, parts: &Parts, heard: Heard) -> 
     let said = aside::once(text.len(), || Said::read(&text));
     let out = if !parts.status.is_success() {
         dialect.error(parts.status.as_u16(), &failure(parts.status, &text), &request_id(&head.id))
-    } else if let Some(said) = said.filter(|said| said.error.is_none()) {
+    } else if let Some(mut said) = said.filter(|said| said.error.is_none()) {
+        said.compaction = before;
+        if let Some(managed) = managing.and_then(|told| told()) {
+            encoder.managed(&managed);
+        }
         let out = encoder.whole(&head, &said);
-        keeper(app, early)(encoder.kept());
+        keeper(app, early, joins)(encoder.kept());
         out
     } else {
         parts.status = StatusCode::BAD_GATEWAY;
@@ -352,14 +377,6 @@ pub fn refusal(dialect: Dialect, status: StatusCode, error: &Value) -> Response<
     named(dialect, &id, json_reply(status, &dialect.error(status.as_u16(), error, &request_id(&id))))
 }
 
-/// A JSON reply.
-pub fn json_reply(status: StatusCode, value: &Value) -> Response<Body> {
-    let mut response = Response::new(full(value.to_string()));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
-}
-
 fn request_id(id: &str) -> String {
     format!("req_{id}")
 }
@@ -372,14 +389,21 @@ fn named(dialect: Dialect, id: &str, mut response: Response<Body>) -> Response<B
     response
 }
 
-fn head(headers: &HeaderMap) -> Head {
+pub(super) fn head(headers: &HeaderMap) -> Head {
     let number = |name: &str| headers.get(name)?.to_str().ok()?.parse().ok();
     let (prompt_tokens, window) = (number("x-windowsill-prompt-tokens"), number("x-windowsill-window"));
     Head { id: unique(24), created: unix_seconds(), prompt_tokens, window }
 }
 
+/// What is done before a reply, and what comes after it.
+pub(super) type Ahead = BoxFuture<'static, (Said, BoxStream<'static, Event>)>;
+/// What was done with the history of a request, once that is known.
+type Managing = Box<dyn FnOnce() -> Option<Managed> + Send>;
+
 /// A stream of chat completion chunks, said in a client's words as it comes.
-struct EncodedStream {
+pub(super) struct EncodedStream {
+    /// What is waited for before the events.
+    ahead: Option<Ahead>,
     events: BoxStream<'static, Event>,
     encoder: Box<dyn ReplyEncoder>,
     /// Said, and not yet sent.
@@ -390,12 +414,25 @@ struct EncodedStream {
     patience: Duration,
     /// When something was sent last.
     spoke: Option<Instant>,
+    /// Tells what was done with the history, once that is known.
+    managing: Option<Managing>,
     /// Takes what the client may refer to later.
-    keeper: Option<Keeper>,
+    pub(super) keeper: Option<Keeper>,
     over: bool,
 }
 
 impl EncodedStream {
+    /// A reply to which something is done first.
+    pub(super) fn after(
+        ahead: Ahead,
+        encoder: Box<dyn ReplyEncoder>,
+        begin: String,
+        patience: Duration,
+    ) -> EncodedStream {
+        let events = futures_util::stream::empty().boxed();
+        EncodedStream { ahead: Some(ahead), ..EncodedStream::new(events, encoder, begin, patience) }
+    }
+
     fn new(
         events: BoxStream<'static, Event>,
         encoder: Box<dyn ReplyEncoder>,
@@ -404,8 +441,18 @@ impl EncodedStream {
     ) -> EncodedStream {
         let quiet = Box::pin(tokio::time::sleep(patience));
         let ready = VecDeque::new();
-        let mut encoded =
-            EncodedStream { events, encoder, ready, quiet, patience, spoke: None, keeper: None, over: false };
+        let mut encoded = EncodedStream {
+            ahead: None,
+            events,
+            encoder,
+            ready,
+            quiet,
+            patience,
+            spoke: None,
+            managing: None,
+            keeper: None,
+            over: false,
+        };
         encoded.say(begin);
         encoded
     }
@@ -426,6 +473,7 @@ impl EncodedStream {
     fn hear(&mut self, event: Event) {
         match event.says {
             Says::Chunk(value) => {
+                self.manage();
                 if let Some(said) = Said::of(&value) {
                     let text = self.encoder.chunk(&said);
                     self.say(text);
@@ -442,7 +490,15 @@ impl EncodedStream {
         }
     }
 
+    /// Says what was done with the history before anything else.
+    fn manage(&mut self) {
+        if let Some(managed) = self.managing.take().and_then(|told| told()) {
+            self.encoder.managed(&managed);
+        }
+    }
+
     fn end(&mut self) {
+        self.manage();
         self.encoder.at(unix_seconds());
         let text = self.encoder.end();
         if let Some(keep) = self.keeper.take() {
@@ -467,6 +523,20 @@ impl Stream for EncodedStream {
             }
             if self.over {
                 return Poll::Ready(None);
+            }
+            match self.ahead.as_mut().map(|ahead| ahead.as_mut().poll(cx)) {
+                Some(Poll::Ready((said, events))) => {
+                    (self.ahead, self.events) = (None, events);
+                    let text = self.encoder.chunk(&said);
+                    self.say(text);
+                    continue;
+                }
+                Some(Poll::Pending) if self.quiet.as_mut().poll(cx).is_ready() => {
+                    self.ping();
+                    continue;
+                }
+                Some(Poll::Pending) => return Poll::Pending,
+                None => {}
             }
             match self.events.as_mut().poll_next(cx) {
                 Poll::Pending if self.quiet.as_mut().poll(cx).is_ready() => self.ping(),

@@ -6,12 +6,12 @@ use http::{HeaderValue, Method, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Limited};
 use serde_json::{Value, json};
 
-use super::dialect::{failure, json_reply, refusal};
+use super::dialect::{failure, refusal};
 use super::{model_in, pass};
 use crate::proxy::servers::upstream_of;
 use crate::proxy::state::headers;
 use crate::proxy::traffic::using;
-use crate::proxy::turn::relay::{Body, full};
+use crate::proxy::turn::relay::{Body, full, json_reply};
 use crate::proxy::turn::{LARGEST_BUFFERED, read_up_to, too_large};
 use crate::proxy::{App, Error};
 use crate::upstream::Kind;

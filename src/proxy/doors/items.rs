@@ -8,17 +8,24 @@ use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderValue};
 use tracing::debug;
 
+use super::compacted::opened;
+use super::conversations::{Missing, entry, kept};
 use super::model_in;
+use super::stored::about;
 use crate::conversation::Digest;
 use crate::plain;
 use crate::proxy::servers::upstream_of;
 use crate::proxy::state::headers;
-use crate::proxy::state::whose::is_of_key;
-use crate::proxy::turn::early::Early;
+use crate::proxy::state::whose::{is_of_key, mark_of_key};
+use crate::proxy::turn::early::{Early, Tip};
 use crate::proxy::{App, Error};
-use crate::store::{self, Batch, Gone, Item, Original, Reply};
+use crate::store::{self, Batch, Gone, Item, KeptChange, Original, Reply};
+use crate::upstream::unique::unique;
 use crate::wire::WireError;
-use crate::wire::dialect::responses::{self, Items};
+use crate::wire::compacted;
+use crate::wire::dialect::responses::compaction::{self, Wanted};
+use crate::wire::dialect::responses::stored::{brought, rewritten};
+use crate::wire::dialect::responses::{self, Items, On};
 use crate::wire::dialect::{Answered, Before, Heard, Kept, Unsaid, anthropic};
 
 /// Keeps what a client may refer to, once a reply is over.
@@ -37,19 +44,73 @@ enum Lost {
     TooLarge(usize),
 }
 
-/// Reads a request of the Responses API. Where it refers to earlier replies or items of them, it is read with these once
-/// more.
+/// A request of the Responses API that was read.
+pub(in crate::proxy) struct Asked {
+    pub(in crate::proxy) heard: Heard,
+    /// What it asks of compaction.
+    pub(in crate::proxy) wanted: Wanted,
+    /// The conversation of the record that it names by an id.
+    pub(in crate::proxy) continues: Option<String>,
+    /// The kept conversation that its reply is added to.
+    pub(in crate::proxy) joins: Option<Joins>,
+}
+
+/// What is added to a kept conversation with a reply.
+pub(in crate::proxy) struct Joins {
+    name: String,
+    owner: String,
+    /// The items of the request.
+    brought: Vec<(String, String)>,
+}
+
+impl Joins {
+    /// The entries, once the reply is over.
+    fn with(self, kept: &Kept, tip: &Tip) -> Option<KeptChange> {
+        kept.reply.as_ref()?;
+        let Joins { name, owner, brought } = self;
+        let items = brought.iter().chain(&kept.items).map(|(id, json)| entry(&name, &owner, "item", id, json));
+        let answered = entry(&name, &owner, "answered", &tip.conversation, "");
+        Some(KeptChange::Add(items.chain([answered]).collect()))
+    }
+}
+
+/// Reads a request of the Responses API. Where it refers to earlier replies, items of them, or a
+/// history that was compacted, it is read with these once more.
 pub(in crate::proxy) async fn hear_responses(
     app: &App,
     from_client: &HeaderMap,
     body: &Bytes,
-) -> Result<Result<Heard, WireError>, Error> {
-    let read = body.clone();
-    let hear = async move { responses::request(&read, &Items::new()) };
-    let mut heard = match app.aside.reading(body.len(), hear.boxed()).await? {
-        Ok(heard) => heard,
+) -> Result<Result<Asked, WireError>, Error> {
+    let (mut body, mut on_conversation, mut joins, mut continues) = (body.clone(), false, None, None);
+    let (mut heard, mut wanted) = match read(app, &body, false).await? {
+        Ok(read) => read,
         Err(e) => return Ok(Err(e)),
     };
+    if let Some(id) = wanted.conversation.clone().filter(|_| !app.config.shadow && heard.follows.is_none()) {
+        match kept(app, &id, from_client).await? {
+            Ok(kept) => {
+                let brought = brought(&body, "input", &unique(20)).map_err(Error::from)?;
+                let items: Vec<String> = kept.items.into_iter().map(|(_, item)| item).collect();
+                body = rewritten(&body, Some(&items), false).map_err(Error::from)?.into();
+                joins = Some(Joins { name: id, owner: mark_of_key(from_client), brought });
+                (continues, on_conversation) = (kept.answered, true);
+                (heard, wanted) = match read(app, &body, true).await? {
+                    Ok(read) => read,
+                    Err(e) => return Ok(Err(e)),
+                };
+            }
+            // A server may pass over it, see below.
+            Err(Missing::Unknown) => {}
+            Err(pruned) => return Err(pruned.told(&id, "conversation")),
+        }
+    }
+    let body = &body;
+    let (restored, lost) = match &wanted.newest {
+        Some((mark, text)) if !app.config.shadow => stands_for(app, mark, text, from_client).await?,
+        _ => (None, None),
+    };
+    let (of_item, restored) = restored.unzip();
+    continues = of_item.or(continues);
     let mut before = None;
     if let Some(id) = heard.follows.take() {
         if app.config.shadow {
@@ -58,23 +119,26 @@ pub(in crate::proxy) async fn hear_responses(
             return Ok(Err(WireError::Field { param: PREVIOUS.into(), message: message.into() }));
         }
         match said_before(app, &id, from_client).await? {
-            Ok(found) => before = Some(found),
+            // What stands before a compaction is gone.
+            Ok((conversation, found)) if wanted.newest.is_none() => {
+                (continues, before) = (Some(conversation), Some(found))
+            }
+            Ok(_) => {}
             Err(Lost::Unknown) => heard.unsaid.elsewhere.push(PREVIOUS),
             Err(lost) => return Err(lost.of_response(&id, app.config.limits.max_body_bytes)),
         }
     }
     // In shadow, the server says itself what it makes of them.
     let elsewhere = if app.config.shadow { Vec::new() } else { heard.unsaid.elsewhere.clone() };
-    let warnings = pass_over(app, &elsewhere, body).await?;
+    let mut warnings = pass_over(app, &elsewhere, body).await?;
+    warnings.extend(lost);
     let known = items(app, &heard.unsaid.references, from_client).await;
-    if before.is_some() || !known.is_empty() {
-        let size = body.len() + before.as_ref().map_or(0, Before::bytes);
+    if before.is_some() || restored.is_some() || !known.is_empty() {
+        let size = body.len() + before.as_ref().or(restored.as_ref()).map_or(0, Before::bytes);
         let read = body.clone();
         let again = async move {
-            match &before {
-                Some(before) => responses::going_on(&read, &known, before),
-                None => responses::request(&read, &known),
-            }
+            let (before, restored) = (before.as_ref(), restored.as_ref());
+            responses::standing_on(&read, &known, On { before, restored, conversation: on_conversation })
         };
         heard = match app.aside.reading(size, again.boxed()).await? {
             Ok(heard) => heard,
@@ -82,7 +146,51 @@ pub(in crate::proxy) async fn hear_responses(
         };
     }
     heard.unsaid.warnings.extend(warnings);
-    Ok(Ok(heard))
+    heard.follows = None;
+    Ok(Ok(Asked { heard, wanted, continues, joins }))
+}
+
+/// Reads a request alone, and what it asks for beside a reply. `conversation`: it has the items of its conversation.
+async fn read(app: &App, body: &Bytes, conversation: bool) -> Result<Result<(Heard, Wanted), WireError>, Error> {
+    let read = body.clone();
+    let hear = async move {
+        let wanted = if compaction::may_want(&read) { compaction::wanted(&read)? } else { Wanted::default() };
+        let on = On { conversation, ..On::default() };
+        Ok((responses::standing_on(&read, &Items::new(), on)?, wanted))
+    };
+    app.aside.reading(body.len(), hear.boxed()).await
+}
+
+/// The messages that a compaction stands for, or what the client is told where its text has to do.
+async fn stands_for(
+    app: &App,
+    mark: &str,
+    text: &str,
+    from_client: &HeaderMap,
+) -> Result<(Option<(String, Before)>, Option<String>), Error> {
+    let told = |why: &str| Ok((None, Some(format!("a compaction stands as its summary alone: {why}"))));
+    let Some(origin) = compacted::opened(&app.store.marks_key()?, mark, text) else {
+        return told("it was changed, or made with another record");
+    };
+    // Its messages may be queued still.
+    app.store.flush().await;
+    store::blocking(|| {
+        if let Some(gone) = app.store.pruned_conversation(&origin.conversation)? {
+            return told(&format!("its conversation {gone}"));
+        }
+        if !is_of_key(app, &origin.conversation, from_client)? {
+            return told("its conversation is of another key");
+        }
+        let messages = app.store.messages_to(&origin.chain)?;
+        if messages.len() != origin.depth {
+            return told("its conversation is not in the record any more");
+        }
+        let before = Before { messages, ..Before::default() };
+        match before.bytes() as u64 > app.config.limits.max_body_bytes {
+            true => told("the messages before it are more bytes than are let in"),
+            false => Ok((Some((origin.conversation, before)), None)),
+        }
+    })
 }
 
 /// Reads a request of the Messages API. One that continues a thread is read with what the thread holds.
@@ -93,10 +201,11 @@ pub(in crate::proxy) async fn hear_messages(
 ) -> Result<Result<Heard, WireError>, Error> {
     let read = body.clone();
     let heard = app.aside.reading(body.len(), async move { anthropic::request(&read) }.boxed()).await?;
+    let heard = opened(app, from_client, body, heard).await?;
     let Some(id) = heard.as_ref().ok().and_then(|heard| heard.follows.clone()).filter(|_| !app.config.shadow) else {
         return Ok(heard);
     };
-    let Ok(before) = said_before(app, &id, from_client).await? else {
+    let Ok((_, before)) = said_before(app, &id, from_client).await? else {
         let message = format!("no thread of this key has a reply `{}`", plain::line(&id));
         return Err(Error::client(404, "thread_not_found", message, "send the whole history under a new thread"));
     };
@@ -104,8 +213,8 @@ pub(in crate::proxy) async fn hear_messages(
     app.aside.reading(size, async move { anthropic::going_on(&read, &before) }.boxed()).await
 }
 
-/// What an earlier reply of this key answers, and what it says.
-async fn said_before(app: &App, id: &str, from_client: &HeaderMap) -> Result<Result<Before, Lost>, Error> {
+/// What an earlier reply of this key answers, and what it says; and the conversation that it stands in.
+async fn said_before(app: &App, id: &str, from_client: &HeaderMap) -> Result<Result<(String, Before), Lost>, Error> {
     // The reply may be queued still.
     app.store.flush().await;
     store::blocking(|| {
@@ -125,7 +234,7 @@ async fn said_before(app: &App, id: &str, from_client: &HeaderMap) -> Result<Res
         if bytes as u64 > app.config.limits.max_body_bytes {
             return Ok(Err(Lost::TooLarge(bytes)));
         }
-        Ok(Ok(before))
+        Ok(Ok((reply.conversation, before)))
     })
 }
 
@@ -164,10 +273,11 @@ async fn pass_over(app: &App, elsewhere: &[&'static str], body: &Bytes) -> Resul
 }
 
 /// What keeps what the client may refer to of the reply to a request that `early` is told of.
-pub(in crate::proxy) fn keeper(app: &Arc<App>, early: Early) -> Keeper {
+pub(in crate::proxy) fn keeper(app: &Arc<App>, early: Early, joins: Option<Joins>) -> Keeper {
     let owned = Arc::clone(app);
     Box::new(move |kept| {
         let Some(tip) = early.tip() else { return };
+        let added = joins.and_then(|joins| joins.with(&kept, &tip));
         let item = |(id, json)| Item { id, conversation: tip.conversation.clone(), json };
         let items: Vec<Item> = kept.items.into_iter().map(item).collect();
         let reply = kept.reply.map(|Answered { id, head, json }| Reply {
@@ -181,7 +291,7 @@ pub(in crate::proxy) fn keeper(app: &Arc<App>, early: Early) -> Keeper {
         if items.is_empty() && reply.is_none() {
             return;
         }
-        if let Err(e) = owned.store.record_later(Batch { items, reply, ..Batch::default() }) {
+        if let Err(e) = owned.store.record_later(Batch { items, reply, kept: added, ..Batch::default() }) {
             debug!(error = %e, "the items of a reply are not in the record");
         }
     })
@@ -252,10 +362,10 @@ fn not_here(field: &'static str) -> Error {
                 "send the whole history in `input`; replies to requests with `store: false` are not kept",
             ),
             "conversation" => Error::client(
-                400,
-                "unsupported",
-                "`conversation` cannot be followed: windowsill keeps no conversations under OpenAI's ids",
-                "go on with `previous_response_id`, or send the whole history in `input`",
+                404,
+                "conversation_not_found",
+                "no conversation with the id in `conversation` is kept here for this key",
+                "POST /v1/conversations begins one; or send the whole history in `input`",
             ),
             _ => Error::client(
                 400,
@@ -265,14 +375,6 @@ fn not_here(field: &'static str) -> Error {
             ),
         },
     )
-}
-
-/// The same error, about a field.
-fn about(field: &str, mut error: Error) -> Error {
-    if let Error::Client { param, .. } = &mut error {
-        *param = Some(field.to_owned());
-    }
-    error
 }
 
 fn conversation(headers: &HeaderMap) -> Option<String> {

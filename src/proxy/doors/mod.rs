@@ -1,10 +1,16 @@
 //! Where requests come in: each dialect's door says what its client asked in the words of chat completions, has [`super::turn`]
 //! answer it, and says the reply in the client's words again. What is off, or cannot be read, passes through.
 
+pub(super) mod background;
+mod compacted;
+mod compaction;
+pub(super) mod conversations;
 pub(super) mod dialect;
 pub(super) mod embeds;
 mod items;
+pub(super) mod responses;
 mod shadow;
+pub(super) mod stored;
 mod waiting;
 
 use std::sync::Arc;

@@ -104,7 +104,7 @@ fn begun(early: &Early, answer: Answering) -> Response<Answer> {
 }
 
 /// An answer as the events of a stream whose head is gone already.
-fn events(answered: Result<Response<Answer>, Error>) -> BoxStream<'static, event::Event> {
+pub(super) fn events(answered: Result<Response<Answer>, Error>) -> BoxStream<'static, event::Event> {
     let response = match answered {
         Ok(response) => response,
         Err(e) => {

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Tokens};
 use crate::measure::{Measure, ModelKey, own};
-use crate::plan::{Because, Kept, Regions};
+pub(in crate::proxy) use crate::plan::reason::{foreseen, reasons};
+use crate::plan::{Kept, Regions};
 use crate::recall;
 use crate::wire::openai_chat::Request;
 
@@ -141,25 +142,4 @@ impl Marks {
         let ours = self.ours.iter().map(|(mark, _)| *mark);
         [self.system, self.tools].into_iter().chain(self.brief).chain(ours).collect()
     }
-}
-
-/// Reasons of what is made ahead of need: nobody has counted its prompt yet.
-pub(in crate::proxy) fn foreseen(because: &[Because]) -> impl Iterator<Item = String> + '_ {
-    let told = |Because { rule, before, after, line, what }: &Because| {
-        format!("{rule}: {what} (about {before} -> about {after} tokens; line {line})")
-    };
-    because.iter().map(told)
-}
-
-/// Reasons as they are told: the first begins with the prompt as it was, and the last ends with the one that was forwarded.
-/// What a rule left to the next one was only planned.
-pub(in crate::proxy) fn reasons(because: &[Because], before: Tokens, after: Tokens) -> Vec<String> {
-    let last = because.len().saturating_sub(1);
-    let told = |(at, why): (usize, &Because)| {
-        let Because { rule, what, line, .. } = why;
-        let from = if at == 0 { before.to_string() } else { format!("about {}", why.before) };
-        let to = if at == last { after.to_string() } else { format!("about {}", why.after) };
-        format!("{rule}: {what} ({from} -> {to} tokens; line {line})")
-    };
-    because.iter().enumerate().map(told).collect()
 }

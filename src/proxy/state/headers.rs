@@ -2,6 +2,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
+use crate::conversation::managed::Edits;
 use crate::wire::session::is_name;
 
 /// Names the conversation.
@@ -41,8 +42,15 @@ pub(in crate::proxy) const TELLS_STOP: HeaderName = HeaderName::from_static("x-w
 /// The request was said in other words than its client's.
 pub(in crate::proxy) const TRANSLATED: HeaderName = HeaderName::from_static("x-windowsill-translated");
 
+/// The conversation that the history of a request is out of, where its client named that by an id instead of sending it.
+pub(in crate::proxy) const CONTINUES: HeaderName = HeaderName::from_static("x-windowsill-continues");
+
+/// What a client asks to be done with its history, from a body that is said in other words here: JSON.
+pub(in crate::proxy) const EDITS: HeaderName = HeaderName::from_static("x-windowsill-edits");
+
 /// Request headers that are meant for this proxy and go no further.
-pub(in crate::proxy) const OURS: [HeaderName; 12] = [
+pub(in crate::proxy) const OURS: [HeaderName; 14] = [
+    CONTINUES,
     SESSION,
     SWITCH,
     PROFILE,
@@ -55,6 +63,7 @@ pub(in crate::proxy) const OURS: [HeaderName; 12] = [
     CLIENT_SESSION,
     TELLS_STOP,
     TRANSLATED,
+    EDITS,
 ];
 
 /// Headers in which clients name their sessions: Codex, Claude Code, opencode, Vibe, OpenHands, pi. The last is one for each
@@ -110,6 +119,20 @@ pub(in crate::proxy) fn switched(headers: &HeaderMap, switch: &HeaderName) -> Op
         "off" => Some(false),
         _ => None,
     }
+}
+
+/// Says what a client asks to be done with its history, and nothing where it does not ask.
+pub(in crate::proxy) fn ask(headers: &mut HeaderMap, edits: Option<&Edits>) {
+    headers.remove(EDITS);
+    let spelled = edits.and_then(|edits| serde_json::to_vec(edits).ok());
+    if let Some(value) = spelled.and_then(|spelled| HeaderValue::from_bytes(&spelled).ok()) {
+        headers.insert(EDITS, value);
+    }
+}
+
+/// What a client asks to be done with its history, where it asks for that at all.
+pub(in crate::proxy) fn edits(headers: &HeaderMap) -> Option<Edits> {
+    serde_json::from_slice(headers.get(EDITS)?.as_bytes()).ok()
 }
 
 /// A header's text, if it is text.

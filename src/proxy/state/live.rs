@@ -1,7 +1,7 @@
 //! What is remembered of a conversation between its requests, in memory only and bounded: the last exact count, a brief
 //! made ahead, spend. Losing it costs a count or a brief, never a message.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::sent::Sent;
 use super::whose::Whose;
 use crate::apply::Written;
+use crate::clock::now_ms;
 use crate::conversation::edit::View;
 use crate::conversation::{Digest, Message, Plainness, Tokens};
 use crate::guard::books::Books;
@@ -311,6 +312,8 @@ pub(in crate::proxy) struct Live {
     pub(in crate::proxy) replied: Option<Digest>,
     /// Requests under way.
     pub(in crate::proxy) in_flight: usize,
+    /// Since when there are any (Unix milliseconds).
+    pub(in crate::proxy) flown_ms: i64,
     /// The task that it was last taken for.
     pub(in crate::proxy) task: Option<String>,
     /// What could not be said of its history and is in the record.
@@ -355,6 +358,8 @@ pub(in crate::proxy) struct LastPrompt {
 pub(in crate::proxy) struct Work {
     /// A brief made ahead.
     pub(in crate::proxy) brief: Option<Brief>,
+    /// Tokens that a model read and wrote for the newest brief, until somebody is told.
+    pub(in crate::proxy) spent: Option<(u64, u64)>,
     /// What a model wrote for a fold whose price was asked.
     pub(in crate::proxy) draft: Option<Unmade>,
     /// A brief in the making.
@@ -493,13 +498,25 @@ impl LiveConversations {
 
     /// Notes that a request of a conversation is under way, until the flight is dropped, and with it what it uses.
     pub(in crate::proxy) fn fly(self: &Arc<Self>, id: &str, using: Using) -> Flight {
-        self.with(id, |l| l.in_flight += 1);
+        self.with(id, |l| {
+            if l.in_flight == 0 {
+                l.flown_ms = now_ms();
+            }
+            l.in_flight += 1;
+        });
         Flight { lives: Arc::clone(self), id: id.to_owned(), _using: using }
     }
 
     /// Whether a request of this conversation is under way.
     pub(in crate::proxy) fn is_under_way(&self, id: &str) -> bool {
         self.lives.lock().peek(id).is_some_and(|live| live.in_flight > 0)
+    }
+
+    /// Conversations with requests under way: how many, and since when (Unix milliseconds).
+    pub(in crate::proxy) fn under_way(&self) -> HashMap<String, (usize, i64)> {
+        let flown =
+            |(id, live): (&String, &Live)| (live.in_flight > 0).then(|| (id.clone(), (live.in_flight, live.flown_ms)));
+        self.lives.lock().iter().filter_map(flown).collect()
     }
 
     /// Forgets a conversation that is gone from the record.

@@ -139,6 +139,11 @@ fn key(from_client: &HeaderMap) -> Option<Digest> {
     (!keys.is_empty()).then(|| Digest::of(&all.collect::<Vec<_>>().join(&b'\n')))
 }
 
+/// The mark of the keys that a client sends, as text; empty without one.
+pub(in crate::proxy) fn mark_of_key(from_client: &HeaderMap) -> String {
+    key(from_client).map(|key| key.hex()).unwrap_or_default()
+}
+
 /// Whose a conversation is; `None` where it was recorded before that was kept.
 pub(in crate::proxy) fn whose_is(app: &App, id: &str) -> Result<Option<Arc<Whose>>, Error> {
     if let Some(known) = app.lives.with(id, |live| live.whose.clone()) {

@@ -194,7 +194,9 @@ fn usage_event(
     );
     data["window"] = json!(prepared.window.tokens);
     data["output_reserved"] = json!(prepared.made.after.output_reserved);
+    data["messages"] = json!(prepared.request.conversation.body.len());
     data["action"] = json!(prepared.action());
+    data["phases"] = prepared.sending.phases.told(prepared.sending.waited, reported, Instant::now());
     data["prefix"] = json!(prepared.sending.prefix.map(|p| p.json()));
     data["end"] = json!(match end {
         relay::End::Complete => "complete",

@@ -373,6 +373,7 @@ fn note_summary(
     app.metrics.spend("summary", &reported);
     app.lives.with(ask.id, |l| {
         l.accounts.spend.add_summary(&reported);
+        l.work.spent = reported.prompt.map(|read| (u64::from(read), reported.completion.unwrap_or(0).into()));
         if answer.continued {
             l.prompt.held = reported.prompt.map(|prompt| (prompt, reported.completion));
         }

@@ -19,9 +19,15 @@ const STAND_IN: &str = ".";
 /// About what it takes.
 const STAND_IN_TOKENS: Tokens = tokens::AROUND + 1;
 
-/// System prompt and tools of the messages `out`, as the server counts them; `None` where it did not. Each is asked about once, and
-/// kept for all conversations that have the same.
-pub(in crate::proxy) async fn counted_head(app: &App, draft: &Draft<'_>, out: &[Out]) -> Option<Counted> {
+/// System prompt and tools of the messages `out`, as the server counts them; `None` where it did not, and where that leaves less of
+/// the `exact` count of the whole than messages take at least. Each is asked about once, and kept for all conversations that
+/// have the same.
+pub(in crate::proxy) async fn counted_head(
+    app: &App,
+    draft: &Draft<'_>,
+    out: &[Out],
+    exact: Tokens,
+) -> Option<Counted> {
     let request = &draft.request;
     let asks = draft.situation.policy.digest_model.is_some();
     let tool = (request.offers(), asks);
@@ -53,5 +59,10 @@ pub(in crate::proxy) async fn counted_head(app: &App, draft: &Draft<'_>, out: &[
             counted
         }
     };
-    Some(Counted { system, tools, costs: Vec::new() })
+    let least = Tokens::try_from(out.len() - leading.len()).unwrap_or(Tokens::MAX).saturating_mul(tokens::AROUND);
+    (system.saturating_add(tools).saturating_add(least) <= exact).then_some(Counted {
+        system,
+        tools,
+        costs: Vec::new(),
+    })
 }

@@ -59,7 +59,9 @@ pub(in crate::proxy) async fn drafted(
         let ours = fitting.ours();
         draft.go_with(ours, tools);
         if draft.situation.attempt == Attempt::First {
+            let asked = std::time::Instant::now();
             ask_models(app, draft, &plan, window).boxed().await;
+            draft.wrote += asked.elapsed();
         }
         let Applied { view, originals } = applied(app, draft, &plan)?;
         let out = rewrite::rewrite(conversation, &view, &policy.template);

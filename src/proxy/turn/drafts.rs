@@ -33,6 +33,8 @@ pub(in crate::proxy) struct Draft<'a> {
     pub(in crate::proxy) warnings: Vec<String>,
     /// What a model wrote for the fold, if anything, once one was asked.
     pub(in crate::proxy) written: Option<Option<Brief>>,
+    /// How long other models were waited for.
+    pub(in crate::proxy) wrote: std::time::Duration,
     /// Digests by message, once they were asked for.
     pub(in crate::proxy) digests: Option<HashMap<usize, String>>,
     /// Whether the model has the tool that says that a task is done.

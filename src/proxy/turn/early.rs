@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 use super::prepared::Prepared;
 use super::save::mark_record;
+use super::wished::Outcome;
 use crate::conversation::Digest;
 use crate::proxy::App;
 
@@ -19,6 +20,8 @@ pub(in crate::proxy) struct Known {
     pub(in crate::proxy) headers: HeaderMap,
     /// The conversation and the model, once they are known.
     pub(in crate::proxy) of: Option<(String, String)>,
+    /// What was done of what the client asks for.
+    pub(in crate::proxy) outcome: Option<Outcome>,
     /// Where the reply will stand in the record.
     pub(in crate::proxy) tip: Option<Tip>,
 }
@@ -49,11 +52,17 @@ impl Early {
         known.of = Some((prepared.id.clone(), prepared.request.model.clone()));
         prepared.mark(&mut known.headers, &app.config.gauge);
         mark_record(app, &mut known.headers);
+        known.outcome.clone_from(&prepared.told.client);
         known.tip = prepared.history.chain.last().map(|chain| Tip {
             conversation: prepared.id.clone(),
             chain: *chain,
             depth: prepared.history.chain.len(),
         });
+    }
+
+    /// What was done of what the client asks for, once it is known.
+    pub(in crate::proxy) fn outcome(&self) -> Option<Outcome> {
+        self.0.lock().outcome.clone()
     }
 
     /// The history that is answered, once it is known.

@@ -12,8 +12,10 @@ use super::spelling::settle;
 use crate::config::Resolved;
 use crate::conversation::align::Alignment;
 use crate::conversation::edit::View;
-use crate::conversation::{Digest, Message, Role};
+use crate::conversation::managed::Stands;
+use crate::conversation::{Conversation, Digest, Message, Role};
 use crate::measure::{Known, ModelKey};
+use crate::plan::client::stood;
 use crate::proxy::state::headers;
 use crate::proxy::state::live::{Ahead, Switched};
 use crate::proxy::state::notes::key;
@@ -87,6 +89,13 @@ impl History {
     /// How many messages of it the model was sent before: it may hold them in its cache.
     pub(in crate::proxy) fn forwarded(&self) -> usize {
         self.located.as_ref().filter(|_| self.switched.is_none()).map_or(0, |l| l.depth)
+    }
+
+    /// Has a brief stand for its beginning, as the client has it.
+    pub(in crate::proxy) fn stand(&mut self, conversation: &Conversation, stands: &Stands) {
+        if let Some(view) = stood(conversation, self.old(), stands) {
+            (self.ahead, self.carried) = (None, Some(view));
+        }
     }
 
     /// The view to go on from.

@@ -84,6 +84,7 @@ pub(in crate::proxy) async fn measured<'a>(
         request: Arc::new(request),
         warnings,
         written: None,
+        wrote: std::time::Duration::ZERO,
         digests: None,
         done: head.done,
         wanted,
@@ -154,11 +155,11 @@ async fn counted_facts(app: &App, draft: &mut Draft<'_>) -> (Facts, Sureness) {
     let body = bytes_of(&draft.request, &out);
     match exact(draft, &body).await {
         Ok(counted) => {
-            let by_message = is_near(&lines, counted.0) || has_new_head(app, draft);
+            let by_message = is_near(draft, &lines, counted.0) || has_new_head(app, draft);
             let wanted = situation.attempt == Attempt::DryRun || by_message && body.len() <= SHARED_OUT;
             let shared_out = match (wanted, situation.own.is_some()) {
                 (true, true) => shares(app, draft, &out, &body).await,
-                (_, false) => counted_head(app, draft, &out).await.map(|head| (head, Vec::new())),
+                (_, false) => counted_head(app, draft, &out, counted.0).await.map(|head| (head, Vec::new())),
                 _ => None,
             };
             spread(app, draft, &mut facts, counted, shared_out);
@@ -272,9 +273,10 @@ fn reserve_as_before(facts: &mut Facts, prompt: Tokens) {
     }
 }
 
-/// Whether a prompt comes near the first line.
-fn is_near(lines: &Lines, prompt: Tokens) -> bool {
-    f64::from(prompt) > f64::from(lines.clear_at) * COUNT_FROM
+/// Whether a prompt comes near the first line, ours or the client's.
+fn is_near(draft: &Draft<'_>, lines: &Lines, prompt: Tokens) -> bool {
+    let first = draft.policy.client.first_line().unwrap_or(lines.clear_at).min(lines.clear_at);
+    f64::from(prompt) > f64::from(first) * COUNT_FROM
 }
 
 /// Whether a decision depends on the count of a prompt.
@@ -287,7 +289,7 @@ fn matters(draft: &Draft<'_>, lines: &Lines, estimate: Tokens) -> bool {
     }
     // Where not even one token a byte comes near a line, nothing needs counting.
     let bound = tokens::upper_bound(request.body.len(), &request.conversation);
-    bound.is_none_or(|most| is_near(lines, most)) && is_near(lines, estimate)
+    bound.is_none_or(|most| is_near(draft, lines, most)) && is_near(draft, lines, estimate)
 }
 
 /// Goes on with the estimate where the server could not count.

@@ -18,6 +18,7 @@ pub(super) mod asking;
 pub(super) mod attempt;
 pub(super) mod brief;
 pub(super) mod class;
+pub(super) mod client;
 pub(super) mod completed;
 mod counted_head;
 pub(super) mod digest;
@@ -32,6 +33,7 @@ pub(super) mod history;
 pub(super) mod measured;
 pub(super) mod memory;
 pub(super) mod opening;
+pub(super) mod phases;
 pub(super) mod place;
 pub(super) mod plainly;
 pub(super) mod prefix;
@@ -54,6 +56,7 @@ pub(super) mod system;
 pub(super) mod task;
 pub(super) mod titles;
 mod whole;
+pub(super) mod wished;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -71,7 +74,7 @@ use prepared::{Past, Prepared, Sending};
 use refused::{Refused, learned, read_refusal, refused_twice, send};
 use relay::Answer;
 use retold::retold;
-use save::save;
+use save::{in_record, save};
 use task::{note_task, take_task};
 use tracing::info;
 pub(super) use whole::{LARGEST_BUFFERED, read_up_to, too_large};
@@ -95,7 +98,12 @@ pub(in crate::proxy) async fn answered(
     let (upstream, prepared) = ready(app, body, &parts.headers, early).await?;
     early.prepared(&prepared, app);
     let overhead = started.elapsed();
-    let (prepared, reply) = sent(app, &upstream, parts, prepared).boxed().await?;
+    if client::is_alone(&prepared) {
+        app.metrics.request(&prepared.action(), 200, overhead.as_secs_f64());
+        in_record(app).await;
+        return client::alone(app, &prepared);
+    }
+    let (prepared, reply) = sent(app, &upstream, parts, prepared, early).boxed().await?;
     note(app, &upstream, &prepared, reply.status, overhead);
     answer::relay(app, upstream, parts, prepared, reply, started).boxed().await
 }
@@ -120,6 +128,7 @@ async fn first(
     headers: &HeaderMap,
     early: &Early,
 ) -> Result<(Arc<Upstream>, Prepared), Error> {
+    let began = Instant::now();
     // Taken out while it is read on, so that nobody waits.
     let before = app.turn.read.lock().take(&body);
     let (mut request, known) = known::parse(&body, before)?;
@@ -128,11 +137,15 @@ async fn first(
     take_task(app, &mut request, headers).boxed().await?;
     let upstream = upstream_of(app, &request.model).boxed().await?;
     let using = using(app, &upstream, &request.model).await;
+    let queued = began.elapsed();
     let mut prepared = prepare(app, &upstream, request, headers, Attempt::First).boxed().await?;
+    prepared.sending.phases.queued = queued;
     note_task(app, &prepared);
     prepared.sending.flight = Some(app.lives.fly(&prepared.id, using));
     save(app, &upstream, &mut prepared).boxed().await?;
-    prepared.sending.prefix = note_sent(app, &upstream, &prepared);
+    if !client::is_alone(&prepared) {
+        prepared.sending.prefix = note_sent(app, &upstream, &prepared);
+    }
     Ok((upstream, prepared))
 }
 
@@ -142,11 +155,12 @@ async fn sent(
     upstream: &Arc<Upstream>,
     parts: &Parts,
     mut prepared: Prepared,
+    early: &Early,
 ) -> Result<(Prepared, Reply), Error> {
     let reply = send(app, upstream, parts, &mut prepared).boxed().await?;
     let (prepared, mut reply) = retold(app, upstream, parts, prepared, reply).boxed().await?;
     let (prepared, reply) = match read_refusal(app, upstream, &prepared, &mut reply).await {
-        Some(refused) => harder(app, upstream, parts, prepared, &refused).boxed().await?,
+        Some(refused) => harder(app, upstream, parts, (prepared, early), &refused).boxed().await?,
         None => (prepared, reply),
     };
     or_plainly(app, upstream, parts, prepared, reply).boxed().await
@@ -157,7 +171,7 @@ async fn harder(
     app: &Arc<App>,
     upstream: &Arc<Upstream>,
     parts: &Parts,
-    prepared: Prepared,
+    (prepared, early): (Prepared, &Early),
     refused: &Refused,
 ) -> Result<(Prepared, Reply), Error> {
     let attempt = learned(app, upstream, &prepared, refused)?;
@@ -168,6 +182,7 @@ async fn harder(
         Err(e) if e.is_too_long() => return Err(refused.own_words().unwrap_or(e)),
         harder => harder?,
     };
+    early.prepared(&prepared, app);
     let mut reply = send(app, upstream, parts, &mut prepared).boxed().await?;
     // Where the words stand in the request, the server's own say more than ours.
     let again = read_refusal(app, upstream, &prepared, &mut reply).await.filter(|again| !again.echoed);
@@ -188,7 +203,9 @@ async fn again(
     let Prepared { request, history: Past { client_marks, .. }, sending, .. } = prepared;
     let harder = prepare(app, upstream, request, headers, attempt).boxed().await?;
     let history = Past { client_marks, ..harder.history };
-    let mut harder = Prepared { history, sending: Sending { flight: sending.flight, ..Sending::default() }, ..harder };
+    let phases = harder.sending.phases.and(sending.phases);
+    let sending = Sending { flight: sending.flight, phases, ..Sending::default() };
+    let mut harder = Prepared { history, sending, ..harder };
     save(app, upstream, &mut harder).boxed().await?;
     harder.sending.prefix = note_sent(app, upstream, &harder);
     Ok(harder)

@@ -12,8 +12,8 @@ use http::HeaderMap;
 
 use super::recall::offer::woven;
 use crate::conversation::{Digest, Message, Role, chain};
-use crate::proxy::state::scope;
 use crate::proxy::state::whose::{Kin, Whose, kin, whose_is};
+use crate::proxy::state::{headers, scope};
 use crate::proxy::{App, Error};
 use crate::recall;
 use crate::store::Located;
@@ -136,7 +136,10 @@ pub(in crate::proxy) async fn place(
     let end = ends.last().copied();
     let wish = wish.filter(|wish| !has_form_of_id(wish));
     let mut asked = Asked { base, root, wish, whose, opening, ends };
-    let found = match opening < body.len() {
+    let named = headers::text(from_client, &headers::CONTINUES);
+    let named = named.map(|id| named_by_id(app, &asked, request, &id)).transpose()?.flatten();
+    let found = match opening < request.conversation.body.len() {
+        _ if named.is_some() => named.map(|found| (found, false)),
         true => goes_on(app, &mut asked, request, from_client).await?,
         false => sent_again(app, &asked, request).await?.map(|found| (found, true)),
     };
@@ -158,6 +161,22 @@ pub(in crate::proxy) async fn place(
     let (chain, located) = threaded(app, &seed, request)?;
     let whose = asked.whose.begun(chain.len());
     Ok(Place { seed, chain, located, waited: None, whose, end })
+}
+
+/// The chain of a conversation that the client names by an id of ours, where its history begins with that one's. It is the same
+/// whatever program, session or system prompt it goes on with; under another key, no seed leads to it.
+fn named_by_id(app: &App, asked: &Asked<'_>, request: &mut Request, id: &str) -> Result<Option<Found>, Error> {
+    let tag = |digits: usize| id.len().checked_sub(digits).and_then(|at| id.get(at..));
+    let tagged = [OWN, OWN_OF_NAMED].into_iter().filter_map(tag).map(|tag| format!("{}{TAG}{tag}", asked.base));
+    for seed in tagged.chain([asked.base.clone()]) {
+        let sent = request.conversation.body.len();
+        let (chain, located) = threaded(app, &seed, request)?;
+        match located.filter(|located| located.conversation == id) {
+            Some(located) => return Ok(Some(Found { seed: seed.into(), chain, located, kin: Kin::Same })),
+            None => unweave(request, sent),
+        }
+    }
+    Ok(None)
 }
 
 /// The chain of a request's history and where the record knows it. Weaves in what replies of it recalled.

@@ -11,12 +11,14 @@ use tracing::debug;
 
 use super::admission::advice;
 use super::attempt::{Attempt, in_order, layers};
+use super::client::{is_whole, outcome};
 use super::draft::drafted;
 use super::drafts::{Draft, Drafted, Settled};
 use super::guard::too_small;
 use super::head::{Head, head};
 use super::history::{History, known};
 use super::measured::{Measured, Wishes, measured, uncounted};
+use super::phases::Phases;
 use super::prepared::{Made, Past, Prepared, Sending, Told, Wanted};
 use super::rules::Ruled;
 use super::situation::{Situation, of_request};
@@ -56,11 +58,13 @@ pub(in crate::proxy) async fn prepare(
     from_client: &HeaderMap,
     attempt: Attempt,
 ) -> Result<Prepared, Error> {
+    let began = Instant::now();
     let situation = of_request(app, upstream, &mut request, from_client, attempt).boxed().await?;
     let mut head = head(app, &situation, &mut request)?;
     // Only now: the record holds the messages as they came, and the next model may take more.
     head.warnings.extend(retold::tell(&mut request, &situation.window.takes));
     let Measured { mut draft, facts, sureness, wishes } = measured(app, &situation, &head, request).boxed().await;
+    let counted = began.elapsed();
     let planned = match planned(app, &mut draft, facts, sureness, &head).boxed().await {
         Err(refused) if refused.is_too_long() && attempt == Attempt::First && !sureness.is_exact() => {
             let (facts, sureness) = uncounted(app, &draft, false);
@@ -69,6 +73,8 @@ pub(in crate::proxy) async fn prepare(
         }
         planned => planned?,
     };
+    let done = outcome(app, &draft, &planned.drafted, &planned.before).boxed().await;
+    let brief = draft.wrote;
     let mut settled = draft.settled();
     let by_index = head.admitted.is_some();
     settled.warnings.extend(advice(&settled.request, by_index, situation.window.tokens, &planned.drafted.plan));
@@ -77,6 +83,11 @@ pub(in crate::proxy) async fn prepare(
         settled.warnings.extend(too_small(app, &situation, &settled.request, planned.drafted.tokens)?);
     }
     let mut prepared = prepared(app, situation, head, wishes, planned, settled);
+    prepared.told.client = done;
+    // A summary of all is for the client to use or not: until its block comes back, the history stays as it was.
+    prepared.made.view_changed &= !is_whole(&prepared);
+    let planned = began.elapsed().saturating_sub(counted + brief);
+    prepared.sending.phases = Phases { counted, planned, brief, ..Phases::default() };
     gauge::settle(&app.measure, &mut prepared, attempt);
     debug!(key = %prepared.key, because = ?prepared.told.because, "prepared");
     Ok(prepared)
@@ -176,7 +187,7 @@ fn prepared(
             lines,
             seconds,
         },
-        told: Told { actions, because, waits, warnings },
+        told: Told { actions, because, waits, warnings, client: None },
         head: Head { tools, done, admitted, indexed, warnings: Vec::new() },
         wishes: Wanted { standing, standing_changed, scope, ruled, wanted },
         sending: Sending::default(),

@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderValue};
 use super::head::Head;
 use super::rules::Ruled;
 use super::titles::title;
+use super::wished::Outcome;
 use crate::config::{Gauge, Resolved};
 use crate::conversation::edit::View;
 use crate::conversation::{Conversation, Digest, Tokens};
@@ -115,6 +116,8 @@ pub(in crate::proxy) struct Told {
     pub(in crate::proxy) waits: Vec<String>,
     /// Trouble that was downgraded.
     pub(in crate::proxy) warnings: Vec<String>,
+    /// What was done of what the client asks for.
+    pub(in crate::proxy) client: Option<Outcome>,
 }
 
 /// What people want of the conversation.
@@ -141,6 +144,8 @@ pub(in crate::proxy) struct Sending {
     pub(in crate::proxy) room: Option<crate::proxy::pool::Room>,
     /// How long it waited for that.
     pub(in crate::proxy) waited: std::time::Duration,
+    /// Where its time went.
+    pub(in crate::proxy) phases: super::phases::Phases,
     /// The client is to be told which of its stop sequences ended the reply.
     pub(in crate::proxy) tells_stop: bool,
     /// What it has in common with the last prompt of the conversation, once that is known.

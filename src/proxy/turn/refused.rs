@@ -157,6 +157,7 @@ pub(in crate::proxy) async fn send(
 ) -> Result<Reply, Error> {
     prepared.sending.tells_stop = parts.headers.contains_key(headers::TELLS_STOP);
     take_room(app, upstream, prepared).await;
+    prepared.sending.phases.sent = Some(Instant::now());
     let mut reply = send_once(app, upstream, parts, prepared).await?;
     if !is_pool_full(&mut reply).await {
         return Ok(reply);
@@ -173,6 +174,7 @@ pub(in crate::proxy) async fn send(
     prepared.sending.room = None;
     tokio::time::sleep(PAUSE).await;
     take_room(app, upstream, prepared).await;
+    prepared.sending.phases.sent = Some(Instant::now());
     let mut reply = send_once(app, upstream, parts, prepared).await?;
     if is_pool_full(&mut reply).await {
         reply.headers.insert(header::RETRY_AFTER, HeaderValue::from_static(TRY_AGAIN));

@@ -247,6 +247,8 @@ struct State<'a> {
     edits: BTreeMap<String, usize>,
     messages: usize,
     system_messages: usize,
+    /// Tools that the client offers.
+    tools_offered: usize,
     #[serde(flatten)]
     kept: &'a Kept,
 }
@@ -327,9 +329,17 @@ fn state(prepared: &Prepared, kept: &Kept, gauge: &Gauge) -> String {
         edits,
         messages: prepared.request.conversation.body.len(),
         system_messages: prepared.request.conversation.system.len(),
+        tools_offered: offered(prepared),
         kept,
     };
     serde_json::to_string(&state).unwrap_or_default()
+}
+
+/// How many tools the client offers.
+fn offered(prepared: &Prepared) -> usize {
+    let request = &prepared.request;
+    let tools = request.client_tools.as_ref().or(request.conversation.tools.as_ref());
+    tools.and_then(|tools| serde_json::from_slice::<Vec<serde::de::IgnoredAny>>(tools).ok()).map_or(0, |all| all.len())
 }
 
 /// The messages behind `depth` as nodes of the record.

@@ -12,8 +12,10 @@ use serde_json::json;
 use super::attempt::Attempt;
 use super::guard::{Note, guard, pace};
 use super::history::{History, history};
+use super::wished::asked as asked_for;
 use crate::config::{ModelHints, Resolved};
 use crate::conversation::edit::View;
+use crate::conversation::managed::Edits;
 use crate::conversation::{Conversation, Digest, Message, Plainness, Tokens, repair};
 use crate::guard::triggers::Pace;
 use crate::measure::window::Window;
@@ -43,7 +45,7 @@ pub(in crate::proxy) struct Situation {
     pub(in crate::proxy) attempt: Attempt,
     /// The window, and where it is known from.
     pub(in crate::proxy) window: Window,
-    /// Its policy, resolved once with the profile that its request named.
+    /// Its policy, resolved once with the profile that its request named and with what the client asks for.
     pub(in crate::proxy) policy: Arc<Resolved>,
     pub(in crate::proxy) history: History,
     /// What is believed of its model is kept under this key.
@@ -54,6 +56,8 @@ pub(in crate::proxy) struct Situation {
     pub(in crate::proxy) pace: Pace,
     /// What the model is told of what the watchdog saw.
     pub(in crate::proxy) note: Option<Note>,
+    /// What the client asks to be done with its history, where it asks for that at all.
+    pub(in crate::proxy) client: Option<Edits>,
     /// What had to be mended in its messages.
     pub(in crate::proxy) repaired: Vec<String>,
     /// What the client is told.
@@ -104,9 +108,14 @@ pub(in crate::proxy) async fn of_request(
     let header = headers::text(from_client, &headers::PROFILE);
     let policy = policy(app, &request.model, &window, header, request.task.as_deref());
     request.settle(&policy.settings);
+    let client = headers::edits(from_client);
+    let policy = client.iter().fold(policy, |policy, edits| asked_for(edits, policy));
     let mut warnings: Vec<String> = policy.warning.iter().cloned().collect();
     let repaired = repair(request, &policy.policy, &mut warnings);
-    let history = history(app, request, upstream, &policy, from_client, attempt).boxed().await?;
+    let mut history = history(app, request, upstream, &policy, from_client, attempt).boxed().await?;
+    if let Some(stands) = client.as_ref().and_then(|edits| edits.stands.as_ref()) {
+        history.stand(&request.conversation, stands);
+    }
     request.conversation.plainness = plainness_of(app, &history.id, upstream, &request.model);
     if request.conversation.plainness != Plainness::AsItCame {
         warnings.push(SAID_PLAINLY.into());
@@ -128,6 +137,7 @@ pub(in crate::proxy) async fn of_request(
         own,
         pace,
         note: guarded.note,
+        client,
         repaired,
         warnings,
     })
@@ -161,6 +171,7 @@ pub(in crate::proxy) async fn of_record(
         own,
         pace: Pace::default(),
         note: None,
+        client: None,
         repaired: Vec::new(),
         warnings: Vec::new(),
     };

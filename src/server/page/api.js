@@ -46,6 +46,7 @@ const written = (method) => async (path, value, signal) =>
 
 export const get = async (path, signal) => body(await send(path, { signal, headers: { Accept: "application/json" } }));
 export const post = written("POST");
+export const put = written("PUT");
 // What is taken back.
 export const remove = written("DELETE");
 

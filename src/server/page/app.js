@@ -8,14 +8,21 @@ import { Overview } from "./overview.js";
 import { Requests } from "./requests.js";
 import { Conversation } from "./conversation.js";
 import { Chat } from "./chat.js";
+import { Everywhere, Find } from "./search.js";
 
 const THEME = "windowsill-theme";
 const THEMES = { auto: "light dark", light: "light", dark: "dark" };
 
+// A part of the address as it was meant; what is no encoding stands for itself.
+function decoded(part) {
+  try { return decodeURIComponent(part); } catch { return part; }
+}
+
 function parse() {
   const [, kind, id, at] = location.hash.split("/");
   const message = /^\d+$/.test(at ?? "") ? Number(at) : null;
-  if (kind === "c" && id) return { kind: "conversation", id: decodeURIComponent(id), at: message };
+  if (kind === "c" && id) return { kind: "conversation", id: decoded(id), at: message };
+  if (kind === "search") return { kind, query: decoded(id ?? "") };
   return { kind: ["chat", "requests"].includes(kind) ? kind : "overview" };
 }
 
@@ -43,7 +50,7 @@ function Server({ servers, error }) {
   return html`<span class=${`server ${down ? "down" : servers ? "up" : ""} ${heard.live ? "live" : ""}`} id="status" role="status">${words}${servers && !heard.live ? " · not live, connecting again …" : ""}</span>`;
 }
 
-const KEYS = [["o", "overview"], ["r", "requests"], ["c", "chat"], ["/", "search in a conversation"], ["Esc", "closes what is open"], ["↑ ↓ Home End Enter", "in a history"], ["?", "this list"]];
+const KEYS = [["o", "overview"], ["r", "requests"], ["c", "chat"], ["/", "search everything"], ["Esc", "closes what is open"], ["↑ ↓ Home End Enter", "in a history"], ["?", "this list"]];
 const Help = () => html`<${Dialog} name="help-title"><h1 id="help-title">Keys</h1><dl class="keys">${KEYS.map(([key, what]) => html`<dt key=${key}><kbd>${key}</kbd></dt><dd>${what}</dd>`)}</dl>
   <div class="buttons"><button class="btn" type="button" onclick=${(e) => e.target.closest("dialog").close()}>Close</button></div><//>`;
 
@@ -72,19 +79,20 @@ function Root() {
       const to = { o: "#/", r: "#/requests", c: "#/chat" }[e.key];
       if (to) location.hash = to;
       if (e.key === "?") open(html`<${Help} />`);
-      if (e.key === "/") { document.querySelector("input[type=search]")?.focus(); e.preventDefault(); }
+      if (e.key === "/") { document.getElementById("find").select(); e.preventDefault(); }
     };
     addEventListener("keydown", key);
     follow();
     return () => { removeEventListener("hashchange", moved); removeEventListener("keydown", key); };
   }, []);
-  const name = { overview: "Overview", requests: "Requests", chat: "Chat", conversation: title ?? view.id }[view.kind];
+  const name = { overview: "Overview", requests: "Requests", chat: "Chat", search: `Search: ${view.query}`, conversation: title ?? view.id }[view.kind];
   useEffect(() => { document.title = `${name} — windowsill`; }, [name]);
   const link = (kind, to, words) => html`<a href=${to} aria-current=${view.kind === kind ? "page" : undefined}>${words}</a>`;
   return html`<a class="skip" href="#main" onclick=${(e) => { e.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
     <header class="top"><a class="logo" href="#/">windowsill</a><nav aria-label="Main">${link("overview", "#/", "Conversations")}${link("requests", "#/requests", "Requests")}${link("chat", "#/chat", "Chat")}</nav>
-      <${Server} servers=${servers} error=${error} /><${Theme} /></header>
+      <${Find} query=${view.query} /><${Server} servers=${servers} error=${error} /><${Theme} /></header>
     <main id="main" tabindex="-1">${view.kind === "overview" ? html`<${Overview} servers=${servers} serversError=${error} />`
+      : view.kind === "search" ? html`<${Everywhere} query=${view.query} />`
       : view.kind === "requests" ? html`<${Requests} />`
       : view.kind === "chat" ? html`<${Chat} servers=${servers} />`
       : html`<${Conversation} key=${view.id} id=${view.id} goto=${view.at} title=${say} />`}</main>${dialog}`;

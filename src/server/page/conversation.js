@@ -2,13 +2,15 @@
 
 import { html, useEffect, useMemo, useRef, useState } from "./lib.js";
 import { get, of, listen, text } from "./api.js";
-import { useData, Ago, Button, Card, Copy, Dialog, Scroll, Wrong, open, save } from "./use.js";
+import { useData, Ago, Card, Copy, Scroll, Wrong, open, save } from "./use.js";
 import { count, percent, plural, cut } from "./format.js";
 import { Strip, about } from "./strip.js";
 import { Chart } from "./chart.js";
-import { History, Rows, spoken } from "./history.js";
-import { Actions, Pinned, Steps } from "./steer.js";
-import { Search } from "./search.js";
+import { Fitting, History, Rows, spoken } from "./history.js";
+import { Actions, ListSteps, Pinned, Steps } from "./steer.js";
+import { Filters, Search } from "./search.js";
+import { House } from "./house.js";
+import { Sides } from "./sides.js";
 
 // Characters of one text that are shown at once: a browser lays out no megabytes.
 const SHOWN = 100_000;
@@ -31,12 +33,28 @@ function Meter({ seen }) {
 }
 
 // Which messages fill the window, the largest first, each with what can be done about it.
-function Largest({ seen, show }) {
+function Largest({ seen, show, changed }) {
   const all = seen.largest ?? [];
   if (!all.length) return null;
   const name = (m) => spoken(m.call ?? m.calls?.[0] ?? "") || m.words || "";
   return html`<${Card} title="Largest messages" small="as the model sees them" id="largest"><ul class="plain">${all.map((m) => html`<li key=${m.at}>
-    <button type="button" class="link" onclick=${() => show(m.at)}><span class="num">${count(m.view_tokens)}</span> <span class="soft">${m.at} · ${WHO[m.role] ?? m.role}</span> ${cut(name(m), 90)}</button></li>`)}</ul><//>`;
+    <button type="button" class="link" onclick=${() => show(m.at)}><span class="num">${count(m.view_tokens)}</span> <span class="soft">${m.at} · ${WHO[m.role] ?? m.role}</span> ${cut(name(m), 90)}</button>
+    <${ListSteps} id=${seen.id} message=${m} changed=${changed} /></li>`)}</ul><//>`;
+}
+
+// What the tools take that are offered, and what of it was ever used. So many that were never called are worth a word.
+const SPARE = 3;
+const LISTED = 'tools = "auto"';
+function Tools({ seen, filter }) {
+  const { offered, tokens, called } = seen.tools ?? {};
+  if (!offered && !called?.length) return null;
+  const window = seen.state.window;
+  const parts = [offered > 0 && plural(offered, "tool"), tokens > 0 && `${about(seen.state)}${count(tokens)} tokens`, `${count(called.length)} ever called`].filter(Boolean);
+  const spare = offered - called.length >= SPARE && tokens > 0;
+  return html`<${Card} title="Tools" small=${parts.join(", ")} id="tools">
+    ${spare && html`<p class="why">Each request sends all of them${window ? `: ${percent(tokens / window)} of the window` : ""}. With <code>${LISTED}</code> under <code>[context]</code> in config.toml, the model gets a line for each where room is short, and the rest when it asks. <${Copy} text=${`[context]\n${LISTED}\n`} label="Copy the lines" /></p>`}
+    ${called.length > 0 && html`<${Scroll} label="Tools"><table><thead><tr><th scope="col">Called</th><th scope="col" class="num">Times</th><th scope="col" class="num">Results now</th></tr></thead>
+      <tbody>${called.slice(0, 12).map((tool) => html`<tr key=${tool.name}><td><button type="button" class="link" onclick=${() => filter(tool.name)}>${tool.name}</button></td><td class="num">${count(tool.calls)}</td><td class="num">about ${count(tool.tokens)}</td></tr>`)}</tbody></table><//>`}<//>`;
 }
 
 function Spent({ seen }) {
@@ -56,8 +74,8 @@ function Rewrites({ seen }) {
   const list = [...seen.rewrites].reverse().slice(0, 30);
   const missed = [["file", "of a file"], ["query", "by the same query"], ["recall", "by recall"]].filter(([kind]) => seen.state.missed?.[kind]).map(([kind, name]) => `${count(seen.state.missed[kind])} ${name}`);
   return html`<${Card} title="Rewrites" small=${`${count(seen.did.compactions)}, ${count(seen.did.freed_tokens)} tokens freed`}>
-    ${list.length ? html`<ul class="plain">${list.map(({ id, time_ms, data, undone }) => html`<li key=${id}><details><summary>${data.action}: ${count(data.before?.prompt)} → ${about(data)}${count(data.after?.prompt)} tokens${undone && " (undone)"} <span class="soft">· <${Ago} ms=${time_ms} /></span></summary>
-      ${(data.asked_by || data.focus) && html`<p class="why">${data.asked_by && "You asked for it."}${data.focus && html` Its focus: <i>${data.focus}</i>`}</p>`}
+    ${list.length ? html`<ul class="plain">${list.map(({ id, time_ms, data, undone, told }) => html`<li key=${id}><details><summary>${told}${undone && " (undone)"} <span class="soft">· <${Ago} ms=${time_ms} /></span></summary>
+      ${data.focus && html`<p class="why">Its focus: <i>${data.focus}</i></p>`}
       <ul class="plain">${(data.because ?? []).map((why) => html`<li key=${why}>${why}</li>`)}</ul></details></li>`)}</ul>`
     : html`<p class="why">None: the model sees everything as the client has it.</p>`}
     ${missed.length > 0 && html`<p class="why">Needed again after it had left the prompt: ${missed.join(", ")}.</p>`}<//>`;
@@ -102,22 +120,6 @@ function Panel({ id, at, pins, changed, leave }) {
     <${Steps} id=${id} message=${m} pins=${pins} changed=${async () => { await changed(); await again(); }} />`);
 }
 
-// The prompt as it went out last, whole: as a chat, as JSON, or as a command that sends it again.
-function Sent({ id, model }) {
-  const [view, error] = useData(of(id, "/view"));
-  const [raw, choose] = useState(false);
-  const asked = view && { model, messages: view.messages };
-  const said = (content) => (typeof content === "string" ? content : Array.isArray(content) ? content.map((part) => part.text ?? `(${part.type})`).join("\n") : "");
-  const curl = () => `curl ${location.origin}/v1/chat/completions -H 'content-type: application/json' -H 'x-windowsill: off' -d @- <<'EOF'\n${JSON.stringify(asked)}\nEOF\n`;
-  return html`<${Dialog} name="sent-title" wide><h1 id="sent-title">The prompt as it was sent last</h1>
-    <p class="why">These are the messages that the server got. The system prompt and the tools are not in the record.</p>
-    ${error && html`<${Wrong} error=${error} />`}
-    ${view && html`<div class="sent" tabindex="0" role="region" aria-label="Messages as sent">${raw ? html`<pre>${JSON.stringify(view.messages, null, 2).slice(0, 4 * SHOWN)}</pre>`
-      : view.messages.map((m, n) => html`<div key=${n} class=${`say ${m.role}`}><b>${WHO[m.role] ?? m.role}</b><p>${said(m.content).slice(0, SHOWN)}</p>${(m.tool_calls ?? []).map((c) => html`<p key=${c.id}><code>${c.function?.name} ${c.function?.arguments}</code></p>`)}</div>`)}</div>
-      <div class="buttons"><${Button} onclick=${() => choose(!raw)}>${raw ? "As a chat" : "As JSON"}<//><${Copy} text=${() => JSON.stringify(asked, null, 2)} label="Copy as JSON" /><${Copy} text=${curl} label="Copy as curl" />
-        <${Button} onclick=${(e) => e.target.closest("dialog").close()}>Close<//></div>`}<//>`;
-}
-
 export function Conversation({ id, goto, title }) {
   const [version, changedRows] = useState(0);
   const [error, fail] = useState(null);
@@ -125,6 +127,15 @@ export function Conversation({ id, goto, title }) {
   const [chosen, choose] = useState(-1);
   const [go, bring] = useState(null);
   const rows = useMemo(() => new Rows(id, () => changedRows((n) => n + 1)), [id]);
+  const [filter, sift] = useState(null);
+  const [begun, begin] = useState({});
+  const clearFilter = () => { sift(null); begin({}); };
+  const ofTool = (tool) => { begin({ tool }); document.getElementById("filters").scrollIntoView({ block: "nearest" }); };
+  const fitting = useMemo(() => filter && new Fitting(id, filter, () => changedRows((n) => n + 1)), [id, filter]);
+  useEffect(() => { fitting?.more(); }, [fitting]);
+  const shown = fitting ?? rows;
+  const fresh = useRef(null);
+  fresh.current = () => Promise.all([rows.refresh(rows.sight ?? [0, 0]), fitting?.refresh()]);
   const mine = (event) => event.conversation === id;
   // What fills the window takes a while to add up for a long session; its history is there at once.
   const [seen, insightError, look] = useData(ready ? of(id, "/insight") : null, { wants: mine });
@@ -135,28 +146,29 @@ export function Conversation({ id, goto, title }) {
     rows.open(leave.signal).then(() => say(true), (e) => { if (!leave.signal.aborted) fail(e); });
     let waiting = 0;
     const stop = listen((event) => {
-      if (event && mine(event)) waiting ||= setTimeout(() => { waiting = 0; rows.refresh(rows.sight ?? [0, 0]).catch(() => {}); }, 300);
+      if (event && mine(event)) waiting ||= setTimeout(() => { waiting = 0; fresh.current().catch(() => {}); }, 300);
     });
     return () => { leave.abort(); stop(); clearTimeout(waiting); };
   }, [rows]);
   useEffect(() => { if (seen) title(cut(seen.title || seen.id, 60)); }, [seen?.title]);
-  const show = (at) => { choose(at); bring({ message: at }); };
+  // A message that a filter leaves out is shown in the whole history.
+  const show = (at) => { if (fitting && !fitting.line(at)) clearFilter(); choose(at); bring({ message: at }); };
   useEffect(() => { if (ready && goto !== null) show(goto); }, [ready, goto]);
-  const changed = async () => { await Promise.all([rows.refresh(rows.sight ?? [0, 0]), look(), lookPins()]); };
+  const changed = async () => { await Promise.all([fresh.current(), look(), lookPins()]); };
   const pinned = useMemo(() => new Set((pins?.pins ?? []).flatMap((pin) => (pin.message === null ? [] : [pin.message]))), [pins]);
   if (error) return html`<${Card} title="Conversation"><${Wrong} error=${error} /><p><a href="#/">All conversations</a></p><//>`;
   const both = seen && { ...seen, fold: rows.fold };
   return html`<div class="conversation">
     ${insightError && !seen && html`<section class="card"><${Wrong} error=${insightError} /></section>`}
     ${!seen && !insightError && html`<p class="soft">adding up …</p>`}
-    ${seen && html`<div class="title"><h1>${seen.title || seen.id}</h1><${Actions} seen=${both} changed=${changed} sent=${() => open(html`<${Sent} id=${seen.id} model=${seen.model} />`)} /></div>
+    ${seen && html`<div class="title"><h1>${seen.title || seen.id}</h1><${Actions} seen=${both} changed=${changed} sent=${() => open(html`<${Sides} id=${seen.id} model=${seen.model} />`)} /></div>
       <p class="sub">${[seen.state.whose?.client, seen.model, plural(seen.messages, "message")].filter(Boolean).join(" · ")} · begun <${Ago} ms=${seen.created_ms} />${seen.requests.length > 0 && html` · last request <${Ago} ms=${seen.last_request_ms ?? seen.updated_ms} />`}
-        ${seen.state.task && ` · task ${seen.state.task}`}${seen.parent && html` · branched off <a href=${`#/c/${seen.parent}`}>${seen.parent}</a>`} · <code>${seen.id}</code> <${Copy} text=${seen.id} /></p>
+        ${seen.state.task && ` · task ${seen.state.task}`}${seen.parent && html` · branched off <a href=${`#/c/${encodeURIComponent(seen.parent.conversation)}`}>${seen.parent.conversation}</a>`} · <code>${seen.id}</code> <${Copy} text=${seen.id} /> <${House} seen=${seen} changed=${changed} /></p>
       <${Failed} id=${seen.id} /><section class="card gauge"><${Meter} seen=${seen} /><${Strip} seen=${seen} /></section>`}
-    <div class="grid"><section class="card"><h2>History</h2><${Search} id=${id} show=${show} /><div class="heads" aria-hidden="true"><span>What the client has${seen ? ` · about ${count(seen.client_tokens)} tokens` : ""}</span><span>What the model sees${seen ? ` · ${about(seen.state)}${count(seen.state.prompt_tokens)} tokens` : ""}</span></div>
-      ${ready ? html`<${History} rows=${rows} version=${version} pinned=${pinned} chosen=${chosen} choose=${choose} go=${go} />` : html`<p class="soft">reading …</p>`}</section>
+    <div class="grid"><section class="card"><h2>History</h2><${Search} id=${id} show=${show} /><${Filters} begun=${begun} tools=${(seen?.tools?.called ?? []).map((tool) => tool.name)} change=${sift} found=${fitting?.told} /><div class="heads" aria-hidden="true"><span>What the client has${seen ? ` · about ${count(seen.client_tokens)} tokens` : ""}</span><span>What the model sees${seen ? ` · ${about(seen.state)}${count(seen.state.prompt_tokens)} tokens` : ""}</span></div>
+      ${ready ? html`<${History} rows=${shown} version=${version} pinned=${pinned} chosen=${chosen} choose=${choose} go=${go} />` : html`<p class="soft">reading …</p>`}</section>
       <${Panel} id=${id} at=${chosen} pins=${pins ?? none} changed=${changed} leave=${() => choose(-1)} /></div>
-    ${seen && html`<div class="columns"><div class="side"><${Pinned} id=${seen.id} pins=${pins} error=${pinsError} changed=${changed} /><${Largest} seen=${seen} show=${show} /><${Advice} seen=${seen} /></div>
+    ${seen && html`<div class="columns"><div class="side"><${Pinned} id=${seen.id} pins=${pins} error=${pinsError} changed=${changed} /><${Largest} seen=${seen} show=${show} changed=${changed} /><${Tools} seen=${seen} filter=${ofTool} /><${Advice} seen=${seen} /></div>
       <div class="side"><${Card} title="Pressure by request"><${Chart} turns=${seen.requests} state=${seen.state} /><//><${Spent} seen=${seen} /><${Guardrails} seen=${seen} /></div>
       <div class="side"><${Rewrites} seen=${seen} /></div></div>`}
   </div>`;

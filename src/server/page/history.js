@@ -111,6 +111,61 @@ export class Rows {
   }
 }
 
+// The messages that fit a filter, in order: read on as they are scrolled to. What is folded stands message by message.
+export class Fitting {
+  constructor(id, query, changed) {
+    Object.assign(this, { id, query, changed, lines: [], next: 0, opened: new Set(), runs: [], fold: null, reading: null });
+  }
+
+  async read(from) {
+    return get(of(this.id, `/messages?${this.query}&from=${from}&limit=${PAGE}`));
+  }
+
+  // Reads on; a part of a long history may hold none that fits.
+  more() {
+    if (this.next === null) return null;
+    const go = async () => {
+      try {
+        const answer = await this.read(this.next);
+        this.lines.push(...answer.messages);
+        this.next = answer.next;
+      } catch { this.next = null; } finally { this.reading = null; }
+      this.changed();
+      if (this.lines.length < 30) await this.more();
+    };
+    this.reading ??= go();
+    return this.reading;
+  }
+
+  // Asks again for what was read.
+  async refresh() {
+    if (this.reading) return;
+    const most = this.lines.length;
+    let [lines, next] = [[], 0];
+    do {
+      const answer = await this.read(next);
+      lines = lines.concat(answer.messages);
+      next = answer.next;
+    } while (next !== null && lines.length < most);
+    Object.assign(this, { lines, next });
+    this.changed();
+  }
+
+  get length() { return this.lines.length; }
+
+  at(row) {
+    if (row >= this.lines.length - 20) this.more();
+    return { message: this.lines[Math.min(row, this.lines.length - 1)]?.at ?? 0 };
+  }
+
+  rowOf(message) { return Math.max(0, this.lines.findIndex((line) => line.at >= message)); }
+
+  line(message) { return this.lines.find((line) => line.at === message); }
+
+  // What is told of how many there are.
+  get told() { return this.next === 0 ? "looking …" : `${plural(this.lines.length, "message")}${this.next === null ? "" : " so far"}`; }
+}
+
 // A call as people read it: its tool, and the values of its arguments (the text may be cut anywhere).
 export function spoken(call) {
   const found = /^(\S+) \{(.*)$/s.exec(call);
@@ -139,7 +194,7 @@ function Message({ at, message, pinned, ...more }) {
     <span class="k">${count(message.tokens)}</span><span class="v">${seen}</span></div>`;
 }
 
-// `wanted`: which messages are shown, as a function over their lines; null for all. `go`: a message to bring into sight, once for each new object.
+// `rows`: all of it, or what fits a filter. `go`: a message to bring into sight, once for each new object.
 export function History({ rows, version, pinned, chosen, choose, go }) {
   const node = useRef(null);
   const [sight, look] = useState([0, 30]);
@@ -158,6 +213,13 @@ export function History({ rows, version, pinned, chosen, choose, go }) {
     if (atEnd.current) node.current.scrollTop = length * ROW;
     measure();
   }, [length]);
+  // What a filter leaves begins at its beginning, and all of it at its end.
+  useLayoutEffect(() => {
+    atEnd.current = !(rows instanceof Fitting);
+    node.current.scrollTop = atEnd.current ? length * ROW : 0;
+    move(-1);
+    measure();
+  }, [rows]);
   useEffect(() => {
     const seen = new ResizeObserver(measure);
     seen.observe(node.current);
@@ -171,6 +233,7 @@ export function History({ rows, version, pinned, chosen, choose, go }) {
     move(row);
     requestAnimationFrame(() => {
       if (!node.current) return;
+      node.current.scrollIntoView({ block: "nearest" });
       node.current.scrollTop = Math.max(0, row * ROW - node.current.clientHeight / 2);
       measure();
     });

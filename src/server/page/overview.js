@@ -59,12 +59,12 @@ function Line({ row, failed }) {
   // A request that failed after the last one that was answered.
   const wrong = failed && failed.time_ms > row.updated_ms ? failed : null;
   return html`<tr class=${wrong ? "failed" : ""}>
-    <td>${live && html`<span class="lately" title="had a request in the last ten minutes">● </span>`}<a href=${`#/c/${encodeURIComponent(row.id)}`}>${row.title || row.id}</a>
-      <span class="soft under">${[row.state?.whose?.client, row.parent && `branched off ${row.parent}`, row.helper && "a client's helper"].filter(Boolean).join(" · ")}${wrong && html`<b class="red"> failed: ${wrong.data.status}${wrong.data.code ? `, ${wrong.data.code}` : ""}</b>`}</span></td>
+    <td>${live && html`<span class="lately" title="had a request in the last ten minutes">● </span>`}${row.starred && html`<span class="star" title="starred">★ </span>`}<a href=${`#/c/${encodeURIComponent(row.id)}`}>${row.title || row.id}</a>
+      <span class="soft under">${[row.state?.whose?.client, row.parent && `branched off ${row.parent.conversation}`, row.helper && "a client's helper"].filter(Boolean).join(" · ")}${wrong && html`<b class="red"> failed: ${wrong.data.status}${wrong.data.code ? `, ${wrong.data.code}` : ""}</b>`}</span></td>
     <td class="optional">${row.model}</td><td><${Thin} state=${row.state} /></td>
     <td class="num">${row.severity ? html`<span class=${row.severity}>${percent(pressure)}</span>` : "–"}</td>
     <td class="num optional">${cached}</td><td class="num optional">${count(row.messages)}</td>
-    <td class="num optional">${spend?.rewrites > 0 ? count(spend.rewrites) : "–"}</td><td><${Ago} ms=${row.updated_ms} /></td></tr>`;
+    <td class="num optional">${spend?.rewrites > 0 ? count(spend.rewrites) : "–"}</td><td>${row.under_way ? html`<span class="green">under way, <${Ago} ms=${row.under_way.since_ms} /></span>` : html`<${Ago} ms=${row.updated_ms} />`}</td></tr>`;
 }
 
 const HEAD = [["Title"], ["Model", "optional"], ["Window"], ["Full", "num"], ["From cache", "num optional"], ["Messages", "num optional"], ["Rewrites", "num optional"], ["Last request"]];
@@ -89,7 +89,7 @@ function First({ servers }) {
 export function Overview({ servers, serversError }) {
   // Each request changes what is listed; what is only told of one (a warning, say) does not.
   const busy = () => true;
-  const [answer, error] = useData("/windowsill/conversations", { wants: busy, every: 60 });
+  const [answer, error] = useData("/windowsill/conversations", { wants: busy, every: 10 });
   const [failures] = useData("/windowsill/events?last=200&kind=request_failed", { wants: (event) => event.kind === "request_failed" });
   const failed = new Map((failures?.events ?? []).map((event) => [event.conversation, event]));
   const rows = answer?.conversations ?? [];

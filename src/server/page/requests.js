@@ -1,7 +1,8 @@
 // The requests that came lately: what each cost and where its time went.
 
 import { html, useMemo, useState, useEffect } from "./lib.js";
-import { useData, useFocusKept, Card, Scroll, Wrong } from "./use.js";
+import { useData, useFocusKept, Ago, Card, Scroll, Wrong, open } from "./use.js";
+import { Sides } from "./sides.js";
 import { get, listen } from "./api.js";
 import { count, percent, seconds, clock } from "./format.js";
 
@@ -26,55 +27,96 @@ function useRequests() {
   return [events, error];
 }
 
-// Where the time of a request went, as parts of a bar: reading the prompt, writing the reply, and the rest.
+// Where the time of a request went, in order; `other` is what is left of the whole.
+const PHASES = [["queued", "queued"], ["counted", "finding and counting the history"], ["planned", "planning"], ["brief", "waiting for a brief"],
+  ["waiting", "waiting for the server"], ["prefill", "reading the prompt"], ["thinking", "thinking"], ["answer", "writing the answer"], ["other", "the rest"]];
+
+export function phases(data) {
+  const all = data.milliseconds;
+  const known = data.phases ?? { prefill: Math.min(all, data.prompt_milliseconds ?? 0) };
+  const told = PHASES.slice(0, -1).map(([name, words]) => ({ name, words, ms: known[name] ?? 0 }));
+  const rest = all - told.reduce((sum, phase) => sum + phase.ms, 0);
+  return [...told, { name: "other", words: data.phases ? "the rest" : "writing and the rest", ms: Math.max(0, rest) }];
+}
+
 function Time({ data }) {
   const all = data.milliseconds;
   if (!(all > 0)) return html`<span class="soft">–</span>`;
-  const read = Math.min(all, data.prompt_milliseconds ?? 0);
-  return html`<span class="time" role="img" aria-label=${`${seconds(all / 1000)}${read ? `, ${seconds(read / 1000)} of it reading` : ""}`} title=${read ? `reading ${seconds(read / 1000)}, writing and the rest ${seconds((all - read) / 1000)}` : seconds(all / 1000)}>
-    <i class="read" style=${{ width: `${(read / all) * 100}%` }}></i><i class="wrote" style=${{ width: `${100 - (read / all) * 100}%` }}></i></span> ${seconds(all / 1000)}`;
+  const parts = phases(data).filter((phase) => phase.ms > 0);
+  const sum = parts.reduce((total, phase) => total + phase.ms, 0);
+  const long = [...parts].sort((a, b) => b.ms - a.ms).slice(0, 2).map((phase) => `${phase.words} ${seconds(phase.ms / 1000)}`);
+  return html`<span class="time" role="img" aria-label=${`${seconds(all / 1000)}: ${long.join(", ")}`} title=${long.join(", ")}>${parts.map((phase) => html`<i key=${phase.name} class=${`p-${phase.name}`} style=${{ width: `${(phase.ms / sum) * 100}%` }}></i>`)}</span>`;
 }
 
-const END = { complete: "200", hung_up: "the client left", broke_off: "broke off" };
+// Parts that are told however short they were.
+const ALWAYS = ["prefill", "thinking", "answer"];
 
-function Line({ event, title }) {
+// What is known of one request, below its row.
+function Detail({ event, columns }) {
+  const d = event.data;
+  const evaluated = d.evaluated_tokens ?? (d.prompt_tokens != null && d.cached_tokens != null ? d.prompt_tokens - d.cached_tokens : null);
+  const words = (phase) => (phase.name === "prefill" && evaluated !== null ? `${phase.words}: ${count(evaluated)} tokens new, ${count(d.cached_tokens ?? 0)} from the cache` : phase.words);
+  const sides = () => open(html`<${Sides} key=${event.id} id=${event.conversation} model=${d.model} messages=${d.messages} />`);
+  return html`<tr class="detail"><td colspan=${columns}><ul class="legend phases">${phases(d).filter((phase) => phase.ms >= 50 || (phase.ms > 0 && ALWAYS.includes(phase.name))).map((phase) => html`<li key=${phase.name}><b class=${`p-${phase.name}`}></b>${words(phase)} <em>${seconds(phase.ms / 1000)}</em></li>`)}</ul>
+    ${d.upstream && html`<span class="soft">${d.upstream} · </span>`}${d.messages > 0 && d.role === "main" && html`<button type="button" class="copy" onclick=${sides}>Received and sent…</button>`}</td></tr>`;
+}
+
+const END = { complete: "200", canceled: "the client left", failed: "broke off" };
+const COLUMNS = 8;
+
+function Line({ event, row, opened, toggle }) {
   const d = event.data;
   const failed = event.kind === "request_failed";
   const role = ROLES[d.role] ?? d.role;
+  const tokens = failed ? count(d.prompt_tokens) : `${count(d.prompt_tokens)} · ${count(d.cached_tokens)} · ${count(d.completion_tokens)}`;
   return html`<tr class=${failed || (d.end && d.end !== "complete") ? "failed" : ""}>
     <td class="num"><time title=${new Date(event.time_ms).toLocaleString()}>${clock(event.time_ms)}</time></td>
     <td>${failed ? html`<b class="red">${d.status}</b>` : END[d.end] ?? d.end ?? "200"}</td>
-    <td>${event.conversation ? html`<a href=${`#/c/${encodeURIComponent(event.conversation)}`}>${title ?? event.conversation}</a>` : html`<span class="soft">–</span>`}${role && html`<span class="soft"> · ${role}</span>`}
+    <td class="optional">${row?.state?.whose?.client ?? ""}</td>
+    <td>${event.conversation ? html`<a href=${`#/c/${encodeURIComponent(event.conversation)}`}>${row?.title ?? event.conversation}</a>` : html`<span class="soft">–</span>`}${role && html`<span class="soft"> · ${role}</span>`}
       ${failed && html`<span class="under red">${d.reason ?? d.code ?? ""}</span>`}</td>
-    <td class="optional">${d.model ?? ""}</td><td class="num">${count(d.prompt_tokens)}</td><td class="num optional">${d.prompt_tokens > 0 ? percent((d.cached_tokens ?? 0) / d.prompt_tokens) : "–"}</td>
-    <td class="num optional">${count(d.completion_tokens)}</td><td class="optional">${d.action && d.action !== "none" ? d.action : ""}</td><td class="num">${failed ? "–" : html`<${Time} data=${d} />`}</td></tr>`;
+    <td class="optional">${d.model ?? ""}</td><td class="num">${tokens}</td>
+    <td class="optional">${d.action && d.action !== "none" ? d.action : ""}</td>
+    <td class="num">${failed ? "–" : html`<button type="button" class="link" aria-expanded=${opened ? "true" : "false"} onclick=${toggle}><${Time} data=${d} /> ${seconds(d.milliseconds / 1000)}</button>`}</td></tr>
+    ${opened && html`<${Detail} key=${`d${event.id}`} event=${event} columns=${COLUMNS} />`}`;
 }
+
+// A request that waits for its reply.
+const Running = ({ row }) => html`<tr class="running"><td class="num">${clock(row.under_way.since_ms)}</td><td><b class="green">under way</b></td><td class="optional">${row.state?.whose?.client ?? ""}</td>
+  <td><a href=${`#/c/${encodeURIComponent(row.id)}`}>${row.title ?? row.id}</a>${row.under_way.requests > 1 && html`<span class="soft"> · ${count(row.under_way.requests)} of them</span>`}</td>
+  <td class="optional">${row.model ?? ""}</td><td class="num"><span class="soft">about ${count(row.state?.prompt_tokens)}</span></td><td class="optional"></td><td class="num"><${Ago} ms=${row.under_way.since_ms} /></td></tr>`;
 
 const percentile = (sorted, p) => sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * p))];
 
 function Hour({ events }) {
-  const since = Date.now() - 3600_000;
-  const done = events.filter((event) => event.kind === "model_usage" && event.data.role === "main" && event.time_ms > since);
-  const failed = events.filter((event) => event.kind === "request_failed" && event.time_ms > since).length;
+  // Where more came than are held here, the figures are about those.
+  const oldest = events.length === KEPT ? events.at(-1).time_ms : 0;
+  const since = Math.max(oldest, Date.now() - 3600_000);
+  const span = oldest >= since && oldest > 0 ? `the last ${Math.max(1, Math.round((Date.now() - since) / 60_000))} minutes` : "the last hour";
+  const done = events.filter((event) => event.kind === "model_usage" && event.data.role === "main" && event.time_ms >= since);
+  const failed = events.filter((event) => event.kind === "request_failed" && event.time_ms >= since).length;
   const times = done.map((event) => event.data.milliseconds / 1000).sort((a, b) => a - b);
   const [prompt, cached] = done.reduce(([p, c], { data }) => [p + (data.prompt_tokens ?? 0), c + (data.cached_tokens ?? 0)], [0, 0]);
   const figure = (value, what) => html`<div class="card figure"><b>${value}</b><span>${what}</span></div>`;
-  return html`<div class="three">${figure(count(done.length), `requests answered in the last hour${failed ? `, ${count(failed)} failed` : ""}`)}
-    ${figure(times.length ? `${seconds(percentile(times, 0.5))} · ${seconds(percentile(times, 0.95))}` : "–", "median and 95th percentile of a request's time")}
-    ${figure(prompt ? percent(cached / prompt) : "–", "of the prompts came from the servers' caches")}</div>`;
+  return html`<div class="three">${figure(count(done.length), `requests answered in ${span}${failed ? `, ${count(failed)} failed` : ""}`)}
+    ${figure(times.length ? `${seconds(percentile(times, 0.5))} · ${seconds(percentile(times, 0.95))}` : "–", `median and 95th percentile of a request's time in ${span}`)}
+    ${figure(prompt ? percent(cached / prompt) : "–", `of the prompts came from the servers' caches in ${span}`)}</div>`;
 }
 
 export function Requests() {
   useFocusKept();
   const [events, error] = useRequests();
-  const [answer] = useData("/windowsill/conversations", { wants: (event) => event.kind === "model_usage" });
-  const titles = useMemo(() => new Map((answer?.conversations ?? []).map((row) => [row.id, row.title])), [answer]);
+  const [answer] = useData("/windowsill/conversations", { wants: (event) => KINDS.includes(event.kind), every: 2 });
+  const rows = useMemo(() => new Map((answer?.conversations ?? []).map((row) => [row.id, row])), [answer]);
+  const running = (answer?.conversations ?? []).filter((row) => row.under_way);
+  const [opened, unfold] = useState(new Set());
+  const toggle = (id) => () => { const next = new Set(opened); if (!next.delete(id)) next.add(id); unfold(next); };
   return html`<div class="side"><div class="title"><h1>Requests</h1></div>
     ${events && html`<${Hour} events=${events} />`}
     <${Card} title="The newest first" small=${events && events.length === KEPT ? `the last ${KEPT}` : null}>
       ${error && html`<${Wrong} error=${error} />`}
-      ${events?.length === 0 && html`<p class="empty">No requests yet.</p>`}
-      ${events?.length > 0 && html`<${Scroll} label="Requests"><table class="requests"><thead><tr><th scope="col" class="num">Time</th><th scope="col">Status</th><th scope="col">Conversation</th><th scope="col" class="optional">Model</th>
-        <th scope="col" class="num">Prompt</th><th scope="col" class="num optional">From cache</th><th scope="col" class="num optional">Reply</th><th scope="col" class="optional">Rewritten</th><th scope="col" class="num">Reading, writing</th></tr></thead>
-        <tbody>${events.map((event) => html`<${Line} key=${event.id} event=${event} title=${titles.get(event.conversation)} />`)}</tbody></table><//>`}<//></div>`;
+      ${events?.length === 0 && running.length === 0 && html`<p class="empty">No requests yet.</p>`}
+      ${(events?.length > 0 || running.length > 0) && html`<${Scroll} label="Requests"><table class="requests"><thead><tr><th scope="col" class="num">Time</th><th scope="col">Status</th><th scope="col" class="optional">Client</th><th scope="col">Conversation</th><th scope="col" class="optional">Model</th>
+        <th scope="col" class="num">In · cached · out</th><th scope="col" class="optional">Rewritten</th><th scope="col" class="num">Where the time went</th></tr></thead>
+        <tbody>${running.map((row) => html`<${Running} key=${`r${row.id}`} row=${row} />`)}${events.map((event) => html`<${Line} key=${event.id} event=${event} row=${rows.get(event.conversation)} opened=${opened.has(event.id)} toggle=${toggle(event.id)} />`)}</tbody></table><//>`}<//></div>`;
 }

@@ -161,6 +161,19 @@ export function Pinned({ id, pins, error, changed }) {
       <${Button} disabled=${busy} onclick=${doing(() => post(of(id, "/rewriting"), { on: pins.paused }))}>${pins.paused ? "Resume rewriting" : "Stop rewriting"}<//></div><//>`;
 }
 
+// What can be done with a message as it stands in a list: a result gives way, and what gave way comes back.
+export function ListSteps({ id, message, changed }) {
+  const { at, role, became } = message;
+  const name = (verb) => `${verb} message ${at}`;
+  const step = (verb, path, explain) => html`<button type="button" class="copy" key=${verb} aria-label=${name(verb)} onclick=${() => ask(name(verb), of(id, path), { message: at }, { verb, changed, explain })}>${verb}…</button>`;
+  return html`<span class="steps">${role === "tool" && became === "same" && [step("Preview", "/evict", PREVIEWED), " ", step("Clear", "/clear", CLEARED)]}
+    ${became !== "same" && became !== "folded" && step("Restore", "/restore", RESTORED)}</span>`;
+}
+
+const PREVIEWED = "The lines that matter stay; the original can be recalled.";
+const CLEARED = "One line takes its place. The original stays, and the model can recall it.";
+const RESTORED = "The model sees it in full again.";
+
 // What can be done with one message.
 export function Steps({ id, message, pins, changed }) {
   const at = message.at;
@@ -169,9 +182,9 @@ export function Steps({ id, message, pins, changed }) {
   const pinned = pins.pins.some((pin) => pin.pin !== null && pin.message === at);
   const step = (name, title, path, verb, explain) => html`<${Button} key=${name} onclick=${() => ask(title, of(id, path), { message: at }, { verb, changed, explain })}>${name}<//>`;
   return html`<div class="buttons">
-    ${!brief && message.edits.length > 0 && step("Restore…", `Restore message ${at}`, "/restore", "Restore", "The model sees it in full again.")}
-    ${whole && step("Preview…", `Preview message ${at}`, "/evict", "Preview", "The lines that matter stay; the original can be recalled.")}
-    ${whole && step("Clear…", `Clear message ${at}`, "/clear", "Clear", "One line takes its place. The original stays, and the model can recall it.")}
+    ${!brief && message.edits.length > 0 && step("Restore…", `Restore message ${at}`, "/restore", "Restore", RESTORED)}
+    ${whole && step("Preview…", `Preview message ${at}`, "/evict", "Preview", PREVIEWED)}
+    ${whole && step("Clear…", `Clear message ${at}`, "/clear", "Clear", CLEARED)}
     ${!pinned && step("Pin…", `Pin message ${at}`, "/pins", "Pin", "It stays in the prompt through every fold, with the whole step that it belongs to.")}
     ${brief && html`<${Button} onclick=${() => editBrief(id, brief.text, changed)}>Edit the brief…<//>`}</div>`;
 }

@@ -71,7 +71,7 @@ export function Dialog({ name, wide, onclose = () => {}, children }) {
     node.current.showModal();
     return () => { if (before?.isConnected) before.focus({ preventScroll: true }); };
   }, []);
-  return html`<dialog ref=${node} class=${wide ? "wide" : ""} aria-labelledby=${name} onclose=${() => { onclose(); close(); }}>${children}</dialog>`;
+  return html`<dialog ref=${node} class=${wide === true ? "wide" : wide ?? ""} aria-labelledby=${name} onclose=${() => { onclose(); close(); }}>${children}</dialog>`;
 }
 
 export const Button = ({ onclick, primary, children, ...more }) => html`<button type="button" class=${primary ? "btn primary" : "btn"} onclick=${onclick} ...${more}>${children}</button>`;

@@ -134,6 +134,7 @@ pub(crate) fn text_edit_of(action: &Action) -> Option<usize> {
         | Action::Placeholder { at, .. }
         | Action::Repeat { at, .. }
         | Action::Restore { at, .. }
+        | Action::Quiet { at }
         | Action::Cut { at, .. } => Some(*at),
         Action::Elide { .. } | Action::Forget { .. } | Action::Fold { .. } => None,
     }
@@ -149,6 +150,7 @@ fn edit(conversation: &Conversation, action: &Action) -> Option<Edit> {
     };
     Some(match action {
         Action::Forget { .. } => return None,
+        Action::Quiet { at } => text(*at, Rule::Clear, conversation.body[*at].text.to_string()),
         Action::Preview { at, budget, rule } => text(*at, *rule, filler(EDIT_MARK, budget.saturating_sub(FRAME))),
         Action::Placeholder { at, .. } => text(*at, Rule::Clear, filler(EDIT_MARK, PLACEHOLDER - FRAME)),
         Action::Repeat { at, .. } => text(*at, Rule::Repeat, filler(EDIT_MARK, 40 - FRAME)),
@@ -275,7 +277,7 @@ fn indices(conversation: &Conversation, plan: &Plan) -> Result<(), String> {
     for action in &plan.actions {
         let good = match action {
             Action::Preview { at, .. } | Action::Placeholder { at, .. } | Action::Cut { at, .. } => *at < len,
-            Action::Forget { at } => *at < len,
+            Action::Forget { at } | Action::Quiet { at } => *at < len,
             Action::Repeat { at, of } | Action::Restore { at, of, .. } => *at < len && of < at,
             Action::Elide { at, call, .. } => *call < calls(*at),
             Action::Fold { from, to, keep, .. } => {

@@ -254,6 +254,7 @@ fn word(action: &Action) -> (usize, String) {
         Action::Elide { at, call, budget, .. } => (*at, format!("elide {at}.{call} to {budget}")),
         Action::Cut { at, budget } => (*at, format!("cut {at} to {budget}")),
         Action::Forget { at } => (*at, format!("forget {at}")),
+        Action::Quiet { at } => (*at, format!("leave out the thoughts of {at}")),
         Action::Fold { from, to, keep, budget, ask_model } => {
             let keep: Vec<String> = keep.iter().map(usize::to_string).collect();
             let keep = if keep.is_empty() { String::new() } else { format!(" keep {}", keep.join(" ")) };

@@ -7,6 +7,7 @@ pub mod chain;
 pub mod edit;
 pub mod files;
 pub mod fixed;
+pub mod managed;
 pub mod person;
 pub mod repair;
 pub mod spelling;

@@ -252,7 +252,7 @@ pub(super) fn is_elided(sheet: &Sheet<'_>, at: usize, call: usize) -> bool {
 }
 
 /// What a rule may have to take back.
-struct Snapshot {
+pub(super) struct Snapshot {
     total: u32,
     sizes: Sizes,
     touched: Vec<Option<Rule>>,
@@ -260,7 +260,7 @@ struct Snapshot {
 }
 
 impl Snapshot {
-    fn of(sheet: &Sheet<'_>) -> Snapshot {
+    pub(super) fn of(sheet: &Sheet<'_>) -> Snapshot {
         Snapshot {
             total: sheet.total(),
             sizes: sheet.sizes.clone(),
@@ -269,7 +269,12 @@ impl Snapshot {
         }
     }
 
-    fn restore(self, sheet: &mut Sheet<'_>) {
+    /// Prompt tokens then.
+    pub(super) fn total(&self) -> Tokens {
+        self.total
+    }
+
+    pub(super) fn restore(self, sheet: &mut Sheet<'_>) {
         sheet.sizes = self.sizes;
         sheet.touched = self.touched;
         sheet.decided.actions = self.actions;

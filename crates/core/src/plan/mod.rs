@@ -6,6 +6,7 @@
 pub mod asked;
 pub mod budget;
 mod clear;
+pub mod client;
 pub mod economics;
 pub mod emergency;
 mod evict;
@@ -13,6 +14,7 @@ pub mod facts;
 pub mod fit;
 pub mod plain;
 pub mod policy;
+pub mod reason;
 mod repeat;
 mod restore;
 pub mod rewrite;
@@ -83,6 +85,11 @@ pub enum Action {
         /// Tokens it may keep.
         budget: Tokens,
     },
+    /// Leave out what the model thought in an old message.
+    Quiet {
+        /// The message.
+        at: usize,
+    },
     /// Take back the passages that were recalled behind an old message.
     Forget {
         /// The message.
@@ -113,6 +120,7 @@ impl Action {
             | Action::Restore { at, .. }
             | Action::Elide { at, .. }
             | Action::Forget { at }
+            | Action::Quiet { at }
             | Action::Cut { at, .. } => *at,
             Action::Fold { from, .. } => *from,
         }
@@ -124,6 +132,7 @@ impl Action {
             | Action::Placeholder { at, .. }
             | Action::Repeat { at, .. }
             | Action::Restore { at, .. }
+            | Action::Quiet { at }
             | Action::Cut { at, .. } => *at == message,
             Action::Elide { .. } | Action::Forget { .. } | Action::Fold { .. } => false,
         }
@@ -140,7 +149,7 @@ impl Action {
             Action::Preview { rule: Rule::Truncate, .. } | Action::Elide { rule: Rule::Truncate, .. } => "truncate",
             Action::Preview { .. } | Action::Repeat { .. } | Action::Elide { rule: Rule::Evict, .. } => "evict",
             Action::Restore { .. } => "evict",
-            Action::Placeholder { .. } | Action::Elide { .. } | Action::Forget { .. } => "clear",
+            Action::Placeholder { .. } | Action::Elide { .. } | Action::Quiet { .. } | Action::Forget { .. } => "clear",
             Action::Cut { .. } => "truncate",
             Action::Fold { .. } if ask == Strategy::Summarize => "summarize",
             Action::Fold { .. } => "truncate",
@@ -248,11 +257,14 @@ pub fn plan(conversation: &Conversation, facts: &Facts, policy: &Policy) -> Plan
     let mut sheet = Sheet::new(conversation, facts, policy);
     let before = sheet.regions();
     type Apply = fn(&mut Sheet<'_>) -> Option<String>;
-    let layers: [(&str, Apply, Tokens); 9] = [
+    let first = policy.client.first_line().unwrap_or(0);
+    let layers: [(&str, Apply, Tokens); 11] = [
         ("summarize", summarize::keep_request, 0),
         ("evict", evict::apply, sheet.lines.evict_over),
         ("restore", restore::apply, 0),
         ("repeat", repeat::apply, sheet.lines.clear_at / 2),
+        ("clear", client::apply, first),
+        ("summarize", summarize::apply_asked, first),
         ("clear", clear::apply, sheet.lines.clear_at),
         ("summarize", summarize::apply, sheet.lines.summarize_at),
         // What stays in front of a new fold or behind it: now is the time, since all behind is evaluated again.

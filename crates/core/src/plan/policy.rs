@@ -2,6 +2,7 @@
 //! profile, request header, environment and flags.
 
 use crate::conversation::Tokens;
+use crate::conversation::managed::Edits;
 
 /// What to do when clearing is not enough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,6 +130,8 @@ pub struct Policy {
     pub summary_max_tokens: Tokens,
     /// Facts about the model's chat template.
     pub template: TemplateFacts,
+    /// What the client of this request asks for beside.
+    pub client: Edits,
 }
 
 impl Default for Policy {
@@ -148,6 +151,7 @@ impl Default for Policy {
             strategy: Strategy::Summarize,
             summary_max_tokens: 1024,
             template: TemplateFacts::default(),
+            client: Edits::default(),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::budget::LEAST_BRIEF;
 use super::sheet::{Fold, Sheet};
-use super::{Action, FoldAt, Strategy, clear, economics, repeat};
+use super::{Action, FoldAt, Strategy, clear, client, economics, repeat};
 use crate::conversation::edit::Edit;
 use crate::conversation::{Role, Tokens};
 
@@ -32,6 +32,62 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
             None
         }
     }
+}
+
+/// The share of the client's own line that a fold must free to be made there: one that frees less would be done again soon.
+const LEAST_OF_LINE: Tokens = 10;
+
+/// The fold that the client's own API asks for: of all messages, or once the prompt passes a line of the client's.
+pub(super) fn apply_asked(sheet: &mut Sheet<'_>) -> Option<String> {
+    let asked = sheet.policy.client.compact.as_ref()?;
+    let total = sheet.total();
+    if asked.whole {
+        let fold = whole(sheet)?;
+        let what = commit(sheet, fold);
+        // Whoever asks for a summary gets one, however little there is to tell.
+        let asks = sheet.policy.strategy == Strategy::Summarize && sheet.lines.no_summary().is_none();
+        if let Some(Action::Fold { ask_model, .. }) = sheet.decided.actions.last_mut() {
+            *ask_model = asks;
+        }
+        return Some(format!("the client asks: {what}"));
+    }
+    // A line above the window means the wall.
+    let line = asked.at.min(sheet.lines.limit);
+    if total <= line {
+        return None;
+    }
+    if sheet.facts.guessed && total <= sheet.lines.limit {
+        sheet.wait("summarize", line, clear::GUESSED);
+        return None;
+    }
+    let fold = choose(sheet, 1, sheet.fold_target().min(line / 2));
+    let freed = fold.as_ref().map_or(0, |fold| weighed(sheet, fold, total).0);
+    match fold.filter(|_| freed > 0 && freed >= line / LEAST_OF_LINE) {
+        Some(fold) => Some(format!("the client asks: {}", commit(sheet, fold))),
+        None => {
+            sheet.wait("summarize", line, format!("a fold at the client's line would free {freed} tokens"));
+            None
+        }
+    }
+}
+
+/// A fold of all messages, but for what a person asked last and what is pinned.
+fn whole(sheet: &Sheet<'_>) -> Option<Fold> {
+    let to = sheet.sizes.whole.len();
+    let told = sheet.policy.client.compact.as_ref().is_some_and(|compact| compact.instructions.is_some());
+    if sheet.fold.as_ref().is_some_and(|fold| fold.to == to) && !told {
+        // It says all of it already.
+        return None;
+    }
+    let (from, asked) = client::whole(&sheet.conversation.body, to);
+    let pinned = sheet.held.kept.iter().copied().filter(|at| (from..to).contains(at));
+    let mut keep: Vec<usize> = asked.into_iter().chain(pinned).collect();
+    keep.sort_unstable();
+    keep.dedup();
+    let folded: Tokens = (from..to).filter(|at| !keep.contains(at)).map(|at| sheet.facts.costs[at].total()).sum();
+    let least = sheet.lines.summary + sheet.facts.pins;
+    let brief = (folded / BRIEF_OF_FOLDED).max(least).min(sheet.lines.brief.max(least));
+    (from < to).then_some(Fold { from, to, keep, brief })
 }
 
 /// Takes what a person asked last out of the fold that it is in: whoever goes back in a history asks again what was older
@@ -107,6 +163,7 @@ pub(super) fn commit(sheet: &mut Sheet<'_>, fold: Fold) -> String {
         | Action::Restore { at, .. }
         | Action::Elide { at, .. }
         | Action::Forget { at }
+        | Action::Quiet { at }
         | Action::Cut { at, .. } => !gone(at),
         Action::Fold { .. } => false,
     });

@@ -1,6 +1,7 @@
 //! Bytes ⇄ [`crate::conversation::Conversation`], one file a dialect. What is not changed keeps its bytes: numbers, key order,
 //! spacing and fields nobody here knows.
 
+pub mod compacted;
 pub mod dialect;
 pub mod json;
 pub mod known;

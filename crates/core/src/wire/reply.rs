@@ -9,6 +9,9 @@ const DEPTH: usize = 4;
 /// What a server said, at most (bytes): an error's text is for people.
 const LONGEST: usize = 4096;
 
+/// How a reply of ours ends that holds a brief and nothing else.
+pub const COMPACTION: &str = "windowsill_compaction";
+
 /// The error that a server's answer is, or an event of its stream, as an `error` object in OpenAI's shape: it has a `message`
 /// in the server's words. `None` for a reply and a part of one.
 pub fn error_in(value: &Value) -> Option<Value> {

@@ -377,7 +377,7 @@ fn an_older_record_is_upgraded() {
     runtime().block_on(store.record(batch("c", &["a", "b"], 0))).unwrap();
     drop(store);
     let conn = Connection::open(schema::database(dir.path())).unwrap();
-    let back = "DROP TABLE passage; DROP TABLE told; DROP TABLE unindexed; ALTER TABLE conversation DROP COLUMN named; ALTER TABLE conversation DROP COLUMN starred; DROP TABLE reply; DROP TABLE item; DROP TABLE original_part; ALTER TABLE view DROP COLUMN bare; DROP TABLE pruned; DROP TABLE counted; DROP TABLE standing; DROP TABLE rule; DROP INDEX node_conversation; DROP INDEX conversation_parent; PRAGMA user_version = 2;";
+    let back = "DROP TABLE kept; DROP TABLE passage; DROP TABLE told; DROP TABLE unindexed; ALTER TABLE conversation DROP COLUMN named; ALTER TABLE conversation DROP COLUMN starred; DROP TABLE reply; DROP TABLE item; DROP TABLE original_part; ALTER TABLE view DROP COLUMN bare; DROP TABLE pruned; DROP TABLE counted; DROP TABLE standing; DROP TABLE rule; DROP INDEX node_conversation; DROP INDEX conversation_parent; PRAGMA user_version = 2;";
     conn.execute_batch(back).unwrap();
     drop(conn);
     let error = Store::open_readonly(dir.path()).err().unwrap().to_string();

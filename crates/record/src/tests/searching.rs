@@ -248,7 +248,7 @@ fn what_an_older_windowsill_recorded_is_searched_after_a_while() {
     assert!(before.iter().all(|found| !found.is_empty()));
     drop(store);
     let conn = Connection::open(schema::database(dir.path())).unwrap();
-    let back = "DROP TABLE passage; DROP TABLE told; DROP TABLE unindexed; ALTER TABLE conversation DROP COLUMN named; ALTER TABLE conversation DROP COLUMN starred; PRAGMA user_version = 9;";
+    let back = "DROP TABLE kept; DROP TABLE passage; DROP TABLE told; DROP TABLE unindexed; ALTER TABLE conversation DROP COLUMN named; ALTER TABLE conversation DROP COLUMN starred; PRAGMA user_version = 9;";
     conn.execute_batch(back).unwrap();
     drop(conn);
     let store = Store::open(dir.path()).unwrap();

@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 
 use super::WireError;
 use super::json;
+use crate::conversation::managed::{Edits, Taken};
 use said::Said;
 
 /// A chat API, by what its errors look like.
@@ -104,6 +105,31 @@ pub struct Unsaid {
     pub references: Vec<String>,
     /// Fields that refer to what is kept somewhere else, such as `conversation`. Some servers pass over them.
     pub elsewhere: Vec<&'static str>,
+    /// What the client asks to be done with its history, where it asks for that at all.
+    pub edits: Option<Edits>,
+    /// A compaction that stands for what came before it, and may have been made here: where its mark is ours, the request is
+    /// to be read again with the messages themselves.
+    pub stands_for: Option<Compaction>,
+}
+
+/// A text that stands for earlier messages, with the mark that ties it to them: see [`super::compacted`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Compaction {
+    /// The mark.
+    pub mark: String,
+    /// The text.
+    pub text: String,
+}
+
+/// What was done with the history of a request whose client asks for that.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Managed {
+    /// What was taken out of the prompt: the kind, how many uses of tools or turns, and tokens.
+    pub taken: Vec<(Taken, usize, u64)>,
+    /// The brief that was made for this request.
+    pub compaction: Option<Compaction>,
+    /// Tokens that a model read and wrote for it.
+    pub spent: (u64, u64),
 }
 
 /// What is known of a reply before its first word.
@@ -118,6 +144,9 @@ pub struct Head {
     /// The window, prompt and reply together (tokens).
     pub window: Option<u64>,
 }
+
+/// What makes the text of a compaction of a summary.
+pub type Summarized = Box<dyn FnOnce(&str) -> String + Send>;
 
 /// Says a reply in a client's words.
 pub trait ReplyEncoder: Send {
@@ -147,8 +176,17 @@ pub trait ReplyEncoder: Send {
     /// The end of the stream, after the last chunk. Empty if [`ReplyEncoder::chunk`] already ended it with an error.
     fn end(&mut self) -> String;
 
+    /// Tells what was done with the history, before the first word of the reply.
+    fn managed(&mut self, _managed: &Managed) {}
+
     /// Tells the Unix time (seconds) at which the next words are said.
     fn at(&mut self, _now: u64) {}
+
+    /// Makes the text that stands for the history in a compaction of it: of a summary, and what holds on beside it.
+    fn compacted(&self) -> Summarized {
+        Box::new(str::to_owned)
+    }
+
     /// What the client may refer to in later requests, once the reply is over.
     fn kept(&self) -> Kept {
         Kept::default()

@@ -30,6 +30,17 @@ pub struct Said {
     pub telemetry: Telemetry,
     /// An error that came inside a stream.
     pub error: Option<Value>,
+    /// How the history before the reply is compacted: no server says this, windowsill does.
+    pub compaction: Option<Compaction>,
+}
+
+/// A compaction within a reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Compaction {
+    /// The summary is being written.
+    Begun,
+    /// It is done: what the client brings back.
+    Done(String),
 }
 
 /// What llama-server tells of its work to clients that ask for it.

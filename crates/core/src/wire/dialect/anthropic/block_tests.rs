@@ -41,12 +41,11 @@ fn a_turn_of_a_cloud_is_told_in_its_place() {
             {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"type": "web_search_result", "title": "toml",
                 "url": "https://crates.example/toml", "encrypted_content": "EqgfCioIARgB", "page_age": null}]},
             {"type": "text", "text": "The toml"}, {"type": "text", "text": " crate.", "citations": []}]},
-        {"role": "user", "content": [{"type": "compaction", "content": "Earlier: the user chose Rust."}, {"type": "text", "text": "Go on with it."}]},
+        {"role": "user", "content": "Go on with it."},
     ]));
     let said = "I will look.\n[web_search: rust toml crate]\n[web_search result]\ntoml: https://crates.example/toml\nThe toml crate.";
     assert_eq!(out[1].1, json!({"role": "assistant", "content": said}));
     assert!(String::from_utf8_lossy(&out[1].0.raw).contains("EqgfCioIARgB"), "the original is kept");
-    assert_eq!(out[2].1["content"], "Earlier: the user chose Rust.\nGo on with it.");
     // The mark of Anthropic's cache moves each turn; it makes no other message.
     let block = |mark: Value| {
         let mut block = json!({"type": "container_upload", "file_id": "file_1"});

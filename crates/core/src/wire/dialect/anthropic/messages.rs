@@ -7,8 +7,10 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::super::spelled::{self, Asked, Chat, Item, Message, Part, each, given, joined, object};
+use super::compaction::{self, Cut};
 use super::tools::Change;
 use super::{Before, WireError, wrong};
+use crate::wire::compacted;
 use crate::wire::json::{self, Fields};
 use crate::wire::parts::{CARRIED, blocks};
 
@@ -16,7 +18,7 @@ use crate::wire::parts::{CARRIED, blocks};
 /// order.
 pub(super) fn translate(
     text: Option<&str>,
-    before: Option<&Before>,
+    from: From<'_>,
     asked: &Asked<'_>,
     chat: &mut Chat,
 ) -> Result<Vec<Change>, WireError> {
@@ -24,27 +26,97 @@ pub(super) fn translate(
     if let Some(text) = text {
         out.system(&system(text)?);
     }
-    if let Some(before) = before {
-        out.flush();
-        before.messages.iter().for_each(|message| out.chat.push_spelled(message));
+    if let From::Reply(before) = from {
+        out.recorded(before);
         assistant(&mut out, &before.reply)?;
     }
-    let messages = asked.spelled("messages");
-    let messages = messages.ok_or_else(|| wrong("messages", "is missing; it must be an array of messages"))?;
+    let messages = messages_of(asked)?;
     let newest = newest_of_the_user(messages);
     let is_list = each(messages, |at, item| {
-        match item {
-            Item::Object(fields) => return message(&mut out, &fields, newest.is_some_and(|newest| at < newest)),
-            Item::Text(text) => out.user(vec![Part::Text(text)]),
-            Item::Other => {}
+        let passed = newest.is_some_and(|newest| at < newest);
+        match (item, from.cut()) {
+            (Item::Object(fields), Some(cut)) if at < cut.at => before_cut(&mut out, &fields, cut, passed),
+            (Item::Object(fields), Some(cut)) if at == cut.at => at_cut(&mut out, &fields, from, cut),
+            (Item::Object(fields), _) => message(&mut out, &fields, passed),
+            (Item::Text(text), cut) if cut.is_none_or(|cut| at > cut.at) => {
+                out.user(vec![Part::Text(text)]);
+                Ok(())
+            }
+            _ => Ok(()),
         }
-        Ok(())
     })?;
     if !is_list {
         return Err(wrong("messages", "must be an array of messages"));
     }
     out.flush();
     Ok(out.changes)
+}
+
+/// The `messages` of a request, as they are spelled.
+pub(super) fn messages_of<'a>(asked: &Asked<'a>) -> Result<&'a str, WireError> {
+    let messages = asked.spelled("messages");
+    messages.ok_or_else(|| wrong("messages", "is missing; it must be an array of messages"))
+}
+
+/// What a history goes on from, beside what the request itself holds.
+#[derive(Clone, Copy)]
+pub(super) enum From<'a> {
+    /// Nothing.
+    Start,
+    /// A reply, and the messages that it answers.
+    Reply(&'a Before),
+    /// A compaction in it, by its words.
+    Words(&'a Cut),
+    /// A compaction in it that was made here: the messages that it stands for.
+    Messages(&'a Cut, &'a Before),
+}
+
+impl<'a> From<'a> {
+    fn cut(self) -> Option<&'a Cut> {
+        match self {
+            From::Words(cut) | From::Messages(cut, _) => Some(cut),
+            From::Start | From::Reply(_) => None,
+        }
+    }
+}
+
+/// A message that a later compaction stands for. The instructions that the session begins with hold on.
+fn before_cut(out: &mut Out<'_>, fields: &Fields<'_>, cut: &Cut, passed: bool) -> Result<(), WireError> {
+    let is_system = matches!(fields.string("role").as_deref(), Some("system" | "developer"));
+    if is_system && out.is_at_the_start() {
+        return message(out, fields, passed);
+    }
+    if cut.tells_tools {
+        return Ok(());
+    }
+    blocks(given(fields, "content").unwrap_or("\"\""), |block| {
+        out.note_changes(block);
+        Ok(())
+    })
+}
+
+/// The message with the compaction: what stands for the earlier ones, then what the message says behind it.
+fn at_cut(out: &mut Out<'_>, fields: &Fields<'_>, from: From<'_>, cut: &Cut) -> Result<(), WireError> {
+    match from {
+        From::Messages(_, before) => out.recorded(before),
+        _ => out.user(vec![Part::Text(compacted::told(&cut.stands.text).into_owned())]),
+    }
+    let content = given(fields, "content").unwrap_or_default();
+    let mut nth = 0;
+    blocks(content, |block| {
+        // The changes of tools that it sums up.
+        if nth == cut.block {
+            out.note_changes(block);
+        }
+        nth += 1;
+        Ok(())
+    })?;
+    let rest = compaction::behind(content, cut.block);
+    match fields.string("role").as_deref() {
+        _ if rest == "[]" => Ok(()),
+        Some("assistant") => assistant(out, &rest),
+        _ => user(out, &rest),
+    }
 }
 
 /// Where the newest message of the user stands, where some message asks for it.
@@ -145,6 +217,12 @@ impl Out<'_> {
     fn flush(&mut self) {
         let Some(last) = self.last.take() else { return };
         self.chat.push(&if last.is_of("user") { last.plain() } else { last });
+    }
+
+    /// Messages of the record, in the words of chat completions.
+    fn recorded(&mut self, before: &Before) {
+        self.flush();
+        before.messages.iter().for_each(|message| self.chat.push_spelled(message));
     }
 
     fn push(&mut self, message: Message) {

@@ -2,22 +2,28 @@
 //!
 //! Nothing of a history is refused: a block that no local server reads is told as text. Tools that Anthropic's servers run and MCP
 //! connectors are left out, and the reply says so. What only steers Anthropic's own servers is left out: `metadata`, `cache_control`, `service_tier`,
-//! `context_management`, `container`, citations, signatures of thoughts.
+//! `container`, citations, signatures of thoughts. What a client asks to be done with its history (`context_management`,
+//! `compaction`) is handed on: see [`Unsaid::edits`].
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::spelled::{self, Asked, Chat};
-use super::{Before, Heard, Unsaid, WireError, wrong};
+use super::{Before, Compaction, Heard, Unsaid, WireError, wrong};
+use crate::conversation::managed::Edits;
+use compaction::Cut;
+use messages::From;
 
+mod compaction;
+mod managed;
 mod messages;
 mod own;
 mod reply;
 mod tools;
 
 /// Fields that mean something to Anthropic's servers alone, or were said in other words.
-const THEIRS: [&str; 24] = [
+const THEIRS: [&str; 25] = [
     "model",
     "messages",
     "system",
@@ -32,6 +38,7 @@ const THEIRS: [&str; 24] = [
     "metadata",
     "service_tier",
     "context_management",
+    "compaction",
     "thread",
     "container",
     "mcp_servers",
@@ -49,7 +56,15 @@ const THEIRS: [&str; 24] = [
 /// # Errors
 /// What has the wrong shape, or what no local server can do; with the path of the field.
 pub fn request(body: &[u8]) -> Result<Heard, WireError> {
-    spelled::reading(body, &SPELLED, |asked| read(asked, None, body.len()))
+    spelled::reading(body, &SPELLED, |asked| read(asked, Known::Nothing, body.len()))
+}
+
+/// Reads the same where the messages are known that a compaction in it stands for: see [`Unsaid::stands_for`].
+///
+/// # Errors
+/// As [`request`].
+pub fn opened(body: &[u8], stood: &Before) -> Result<Heard, WireError> {
+    spelled::reading(body, &SPELLED, |asked| read(asked, Known::Compacted(stood), body.len()))
 }
 
 /// Reads the same where the request continues a thread whose last reply is known.
@@ -57,13 +72,23 @@ pub fn request(body: &[u8]) -> Result<Heard, WireError> {
 /// # Errors
 /// As [`request`].
 pub fn going_on(body: &[u8], before: &Before) -> Result<Heard, WireError> {
-    spelled::reading(body, &SPELLED, |asked| read(asked, Some(before), body.len()))
+    spelled::reading(body, &SPELLED, |asked| read(asked, Known::Thread(before), body.len()))
 }
 
-fn read(asked: Asked<'_>, before: Option<&Before>, size: usize) -> Result<Heard, WireError> {
+/// What is known of a history beside what the request itself holds.
+#[derive(Clone, Copy)]
+enum Known<'a> {
+    Nothing,
+    /// The thread that it continues.
+    Thread(&'a Before),
+    /// The messages that its compaction stands for.
+    Compacted(&'a Before),
+}
+
+fn read(asked: Asked<'_>, known: Known<'_>, size: usize) -> Result<Heard, WireError> {
     let thread = thread(&asked.fields)?;
-    let mut chat = prompt(&asked, before, size)?;
-    let Prompt { rest, model, warnings, head, .. } = &mut chat;
+    let mut chat = prompt(&asked, known, size)?;
+    let Prompt { rest, model, warnings, head, edits, cut, .. } = &mut chat;
     let asked = asked.fields;
     let stream = match asked.get("stream") {
         None | Some(Value::Null) => false,
@@ -90,12 +115,17 @@ fn read(asked: Asked<'_>, before: Option<&Before>, size: usize) -> Result<Heard,
     let tells_stop = !stops.is_empty();
     let most = asked.get("max_tokens").and_then(Value::as_u64);
     let mut encoder = Box::new(reply::Reply::new(std::mem::take(model), std::mem::take(warnings), stops, most));
+    if let Some(edits) = &*edits {
+        encoder.manages(edits, tools::told(&head.changes));
+    }
     if thread.is_some() {
         encoder.keep(head.json());
     }
     let session = crate::wire::session::session(&asked);
-    let follows = thread.flatten().filter(|_| before.is_none());
-    Ok(Heard { chat: chat.end(), encoder, session, tells_stop, unsaid: Unsaid::default(), follows })
+    // A compaction stands for what came before it, a thread included.
+    let follows = thread.flatten().filter(|_| matches!(known, Known::Nothing) && cut.is_none());
+    let unsaid = Unsaid { edits: edits.take(), stands_for: stands_for(cut.take(), known), ..Unsaid::default() };
+    Ok(Heard { chat: chat.end(), encoder, session, tells_stop, unsaid, follows })
 }
 
 /// Whether the client wants the conversation held here, and the id of the reply that it goes on from, if it does
@@ -120,12 +150,27 @@ fn stops(asked: Option<&Value>) -> Vec<String> {
     all.iter().filter_map(|stop| stop.as_str().map(str::to_owned)).collect()
 }
 
-/// Reads a request to `POST /v1/messages/count_tokens`: a chat completion request that is only counted.
+/// Reads a request to `POST /v1/messages/count_tokens`: a chat completion request that is only counted, and what else there is to
+/// know of it. `stood`: the messages that a compaction in it stands for, where they are known.
 ///
 /// # Errors
 /// As [`request`].
-pub fn counted(body: &[u8]) -> Result<bytes::Bytes, WireError> {
-    spelled::reading(body, &SPELLED, |asked| Ok(prompt(&asked, None, body.len())?.end()))
+pub fn counted(body: &[u8], stood: Option<&Before>) -> Result<(bytes::Bytes, Unsaid), WireError> {
+    let known = stood.map_or(Known::Nothing, Known::Compacted);
+    spelled::reading(body, &SPELLED, |mut asked| {
+        // What is answered by a summary alone is counted as any other request.
+        asked.fields.remove("compaction");
+        let mut prompt = prompt(&asked, known, body.len())?;
+        let stands_for = stands_for(prompt.cut.take(), known);
+        let unsaid = Unsaid { edits: prompt.edits.take(), stands_for, ..Unsaid::default() };
+        Ok((prompt.end(), unsaid))
+    })
+}
+
+/// A compaction that may have been made here, where that was not looked up yet.
+fn stands_for(cut: Option<Cut>, known: Known<'_>) -> Option<Compaction> {
+    let stands = cut.map(|cut| cut.stands)?;
+    (matches!(known, Known::Nothing) && !stands.mark.is_empty()).then_some(stands)
 }
 
 /// What can be megabytes: it is read one by one.
@@ -141,6 +186,10 @@ struct Prompt {
     warnings: Vec<String>,
     /// What holds on in a thread.
     head: Head,
+    /// What the client asks to be done with its history.
+    edits: Option<Edits>,
+    /// The compaction that stands for its beginning.
+    cut: Option<Cut>,
 }
 
 /// What a thread keeps beside its messages: a request that continues it does not repeat these.
@@ -169,8 +218,17 @@ impl Prompt {
     }
 }
 
-fn prompt(all: &Asked<'_>, before: Option<&Before>, size: usize) -> Result<Prompt, WireError> {
+fn prompt(all: &Asked<'_>, known: Known<'_>, size: usize) -> Result<Prompt, WireError> {
     let asked = &all.fields;
+    let mut warnings = Vec::new();
+    let edits = managed::edits(asked, &mut warnings)?;
+    let cut = compaction::last(messages::messages_of(all)?, &mut warnings);
+    let (from, before) = match (&cut, known) {
+        (Some(cut), Known::Compacted(stood)) => (From::Messages(cut, stood), Some(stood)),
+        (Some(cut), _) => (From::Words(cut), None),
+        (None, Known::Thread(before)) => (From::Reply(before), Some(before)),
+        (None, _) => (From::Start, None),
+    };
     let mut head = before.map(|before| Head::read(&before.head)).unwrap_or_default();
     if let Some(own) = all.spelled("system").filter(|own| *own != "null") {
         head.system = RawValue::from_string(own.to_owned()).ok();
@@ -184,14 +242,13 @@ fn prompt(all: &Asked<'_>, before: Option<&Before>, size: usize) -> Result<Promp
         Some(Value::String(model)) => Some(model.clone()),
         Some(_) => return Err(wrong("model", "must be the name of a model")),
     };
-    let mut warnings = Vec::new();
     if asked.get("mcp_servers").and_then(Value::as_array).is_some_and(|list| !list.is_empty()) {
         let what = "no local server connects to MCP servers: let the client connect to them, and offer their tools";
         warnings.push(format!("mcp_servers is left out: {what}"));
     }
     let mut chat = Chat::new(model.as_deref(), size + before.map_or(0, Before::bytes));
     let system = head.system.as_ref().map(|system| system.get());
-    let changes = messages::translate(system, before, all, &mut chat)?;
+    let changes = messages::translate(system, from, all, &mut chat)?;
     head.changes.extend(changes);
     let mut rest = Map::new();
     tools::translate(asked, &head, &mut rest, &mut warnings)?;
@@ -200,7 +257,7 @@ fn prompt(all: &Asked<'_>, before: Option<&Before>, size: usize) -> Result<Promp
     for (key, value) in asked.iter().filter(|(key, value)| !THEIRS.contains(&key.as_str()) && !value.is_null()) {
         rest.entry(key.clone()).or_insert_with(|| value.clone());
     }
-    Ok(Prompt { chat, rest, model: model.unwrap_or_default(), warnings, head })
+    Ok(Prompt { chat, rest, model: model.unwrap_or_default(), warnings, head, edits, cut })
 }
 
 /// `thinking`, `output_config`. A model that cannot think is not refused for being asked to: Claude Code always asks.
@@ -246,6 +303,8 @@ pub fn models(mut list: Value) -> Value {
         fields.insert("lifecycle".into(), "active".into());
         let window = fields.get("context_window").cloned().unwrap_or_default();
         fields.insert("max_input_tokens".into(), window);
+        let told = capabilities(fields);
+        fields.insert("capabilities".into(), told);
     };
     let Some(data) = list.get_mut("data").and_then(Value::as_array_mut) else {
         entry(&mut list);
@@ -258,6 +317,29 @@ pub fn models(mut list: Value) -> Value {
     list["first_id"] = first;
     list["last_id"] = last;
     list
+}
+
+/// What Anthropic's clients may ask of a model here: what windowsill does for any of them, and of pictures what the server says.
+/// Nothing that is asked of a model which cannot do it is refused.
+fn capabilities(model: &Map<String, Value>) -> Value {
+    let is = |supported: bool| json!({"supported": supported});
+    let named = |list: Option<&Value>, word: &str| {
+        list.and_then(Value::as_array).is_some_and(|all| all.iter().any(|one| one.as_str() == Some(word)))
+    };
+    let own = model.get("capabilities");
+    let modalities = model.get("architecture").and_then(|of| of.get("input_modalities"));
+    let pictures = named(modalities, "image") || ["vision", "multimodal"].iter().any(|word| named(own, word));
+    let (yes, no) = (is(true), is(false));
+    json!({
+        "batch": no, "citations": no, "code_execution": no, "pdf_input": no, "image_input": is(pictures), "structured_outputs": yes,
+        "compaction": {"supported": true, "summarize": yes},
+        "context_management": {
+            "supported": true, "clear_thinking_20251015": yes, "clear_tool_uses_20250919": yes, "compact_20260112": yes,
+        },
+        "effort": {"supported": true, "low": yes, "medium": yes, "high": yes, "xhigh": yes, "max": yes},
+        "server_tools": {"supported": false, "code_execution": no, "web_search": no},
+        "thinking": {"supported": true, "types": {"adaptive": yes, "enabled": yes, "disabled": yes, "between_tools": yes}},
+    })
 }
 
 /// An error in Anthropic's shape, from one in OpenAI's. `request_id` is the id that the reply's header names.
@@ -298,5 +380,7 @@ pub fn error(status: u16, error: &Value, request_id: &str) -> Value {
 
 #[cfg(test)]
 mod block_tests;
+#[cfg(test)]
+mod managed_tests;
 #[cfg(test)]
 mod tests;

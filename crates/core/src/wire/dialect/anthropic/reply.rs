@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 
 use super::super::said::{CallPart, Said, Usage};
 use super::super::whole::Whole;
-use super::super::{Answered, Head, Kept, ReplyEncoder, event};
+use super::super::{Answered, Head, Kept, Managed, ReplyEncoder, event};
 use super::error;
+use crate::conversation::managed::{Edits, Taken};
 use crate::wire::reply;
 
 /// A reply that ends so many tokens before the window's end was ended by it.
@@ -50,6 +51,20 @@ pub(super) struct Reply {
     head: Option<String>,
     /// The reply, as far as it is written, where it is kept.
     said: Said,
+    /// What was done with the history, where the client asks for that.
+    management: Management,
+}
+
+/// What a client asks to be done with its history, and what was done.
+#[derive(Debug, Default)]
+struct Management {
+    /// The edits that are told where they were made; `None` where the client asks for none.
+    asked: Option<Vec<Taken>>,
+    /// What messages changed of the tools, for a block that stands for them.
+    tool_changes: Vec<Value>,
+    done: Managed,
+    /// The block is still to be written.
+    waits: bool,
 }
 
 /// What kind of block is open.
@@ -96,7 +111,63 @@ impl Reply {
             failed: false,
             head: None,
             said: Said::default(),
+            management: Management::default(),
         }
+    }
+
+    /// Notes what the client asks to be done with its history.
+    pub(super) fn manages(&mut self, edits: &Edits, tool_changes: Vec<Value>) {
+        let whole = edits.compact.as_ref().is_some_and(|compact| compact.whole);
+        let thinking = edits.thinking.map(|_| Taken::Thinking);
+        let uses = edits.uses.as_ref().map(|_| Taken::Uses);
+        let asked = (!whole).then(|| thinking.into_iter().chain(uses).collect());
+        self.management = Management { asked, tool_changes, ..Management::default() };
+    }
+
+    /// The block that stands for what was summarized; without words where nothing came of it.
+    fn compaction(&mut self) -> Option<Value> {
+        let alone = self.finish.as_deref() == Some(reply::COMPACTION);
+        if !std::mem::take(&mut self.management.waits) && !(alone && self.blocks == 0) {
+            return None;
+        }
+        let Some(made) = &self.management.done.compaction else {
+            return Some(json!({"type": "compaction", "content": null}));
+        };
+        let mut block =
+            json!({"type": "compaction", "content": made.text, "signature": made.mark, "encrypted_content": made.mark});
+        if !self.management.tool_changes.is_empty() {
+            block["tool_changes"] = self.management.tool_changes.clone().into();
+        }
+        Some(block)
+    }
+
+    /// Writes that block, before anything else of the reply.
+    fn write_compaction(&mut self, out: &mut String) {
+        let Some(mut block) = self.compaction() else { return };
+        // The words and the mark come with the one delta that such a block has.
+        let text = block["content"].take();
+        let mark = block.as_object_mut().and_then(|block| block.remove("encrypted_content"));
+        let start = json!({"type": "content_block_start", "index": self.blocks, "content_block": block});
+        out.push_str(&event("content_block_start", &start));
+        self.blocks += 1;
+        self.delta(&json!({"type": "compaction_delta", "content": text, "encrypted_content": mark}), out);
+        let stop = json!({"type": "content_block_stop", "index": self.blocks.saturating_sub(1)});
+        out.push_str(&event("content_block_stop", &stop));
+    }
+
+    /// What was done with the history, of what the client asked for.
+    fn applied(&self) -> Option<Value> {
+        let asked = self.management.asked.as_ref()?;
+        let told = self.management.done.taken.iter().filter(|(taken, ..)| asked.contains(taken));
+        let one = |(taken, count, tokens): &(Taken, usize, u64)| match taken {
+            Taken::Uses => {
+                json!({"type": "clear_tool_uses_20250919", "cleared_tool_uses": count, "cleared_input_tokens": tokens})
+            }
+            Taken::Thinking => {
+                json!({"type": "clear_thinking_20251015", "cleared_thinking_turns": count, "cleared_input_tokens": tokens})
+            }
+        };
+        Some(json!({"applied_edits": told.map(one).collect::<Vec<_>>()}))
     }
 
     /// Has the reply kept, for requests that go on from it.
@@ -153,6 +224,7 @@ impl Reply {
 
     fn stop_reason(&self) -> &'static str {
         match self.finish.as_deref() {
+            Some(reply::COMPACTION) => "compaction",
             Some("model_context_window_exceeded") => "model_context_window_exceeded",
             Some("length") if self.fills_window() => "model_context_window_exceeded",
             Some("length") => "max_tokens",
@@ -183,12 +255,27 @@ impl Reply {
     /// Anthropic's `input_tokens` leaves out what came from the cache.
     fn usage(&self) -> Value {
         let cached = self.usage.cached.unwrap_or(0);
-        json!({
+        let mut usage = json!({
             "input_tokens": self.usage.prompt.unwrap_or(0).saturating_sub(cached),
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": cached.min(self.usage.prompt.unwrap_or(cached)),
             "output_tokens": self.usage.completion.unwrap_or(0),
-        })
+        });
+        let done = &self.management.done;
+        if done.compaction.is_some() {
+            let (read, wrote) = done.spent;
+            let mut rounds = vec![json!({
+                "type": "compaction", "input_tokens": read, "output_tokens": wrote,
+                "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0,
+            })];
+            if self.finish.as_deref() != Some(reply::COMPACTION) {
+                let mut round = usage.clone();
+                round["type"] = "message".into();
+                rounds.push(round);
+            }
+            usage["iterations"] = rounds.into();
+        }
+        usage
     }
 
     fn id_of(&self, call: &CallPart, nth: usize) -> String {
@@ -305,6 +392,11 @@ impl Reply {
 }
 
 impl ReplyEncoder for Reply {
+    fn managed(&mut self, managed: &Managed) {
+        self.management.waits = managed.compaction.is_some();
+        self.management.done = managed.clone();
+    }
+
     fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -322,8 +414,15 @@ impl ReplyEncoder for Reply {
         if self.head.is_some() {
             self.said = said.clone();
         }
-        let content = self.content(said);
-        self.message(content, self.stop_reason().into(), self.usage())
+        let mut content = self.content(said);
+        if let Some(block) = self.compaction() {
+            content.insert(0, block);
+        }
+        let mut message = self.message(content, self.stop_reason().into(), self.usage());
+        if let Some(applied) = self.applied() {
+            message["context_management"] = applied;
+        }
+        message
     }
 
     fn start(&mut self, head: &Head) -> String {
@@ -352,6 +451,9 @@ impl ReplyEncoder for Reply {
         self.note_stop(said);
         self.refused |= !said.refusal.is_empty();
         self.hold(said);
+        if said.error.is_none() {
+            self.write_compaction(&mut out);
+        }
         self.text(Open::Thinking, &said.reasoning, &mut out);
         self.text(Open::Text, &said.text, &mut out);
         self.text(Open::Text, &said.refusal, &mut out);
@@ -371,11 +473,15 @@ impl ReplyEncoder for Reply {
         if self.over {
             return out;
         }
+        self.write_compaction(&mut out);
         self.all_calls(&mut out);
         self.close(&mut out);
         self.over = true;
         let delta = json!({"stop_reason": self.stop_reason(), "stop_sequence": self.stop});
-        let delta = json!({"type": "message_delta", "delta": delta, "usage": self.usage()});
+        let mut delta = json!({"type": "message_delta", "delta": delta, "usage": self.usage()});
+        if let Some(applied) = self.applied() {
+            delta["context_management"] = applied;
+        }
         out.push_str(&event("message_delta", &delta));
         out.push_str(&event("message_stop", &json!({"type": "message_stop"})));
         out

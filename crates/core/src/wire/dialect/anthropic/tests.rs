@@ -198,7 +198,7 @@ fn tools_and_settings() {
     assert_eq!(chat(&body)["response_format"], want);
     assert_eq!(chat(&body).get("chat_template_kwargs"), None);
     // What is counted is what is sent.
-    let counted: Value = serde_json::from_slice(&counted(body.to_string().as_bytes()).unwrap()).unwrap();
+    let counted: Value = serde_json::from_slice(&counted(body.to_string().as_bytes(), None).unwrap().0).unwrap();
     assert_eq!((&counted["messages"], &counted["tools"]), (&chat(&body)["messages"], &chat(&body)["tools"]));
 }
 

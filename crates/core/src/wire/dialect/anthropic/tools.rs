@@ -27,6 +27,24 @@ impl Change {
     }
 }
 
+/// What messages changed of the tools, as a compaction block says it: the last word on each.
+pub(super) fn told(changes: &[Change]) -> Vec<Value> {
+    let mut last: Vec<&Change> = Vec::new();
+    for change in changes {
+        last.retain(|known| known.name != change.name);
+        last.push(change);
+    }
+    let one = |change: &Change| {
+        let kind = if change.added { "tool_addition" } else { "tool_removal" };
+        let tool = match change.definition.as_ref().filter(|_| change.added) {
+            Some(definition) => json!({"type": "tool_definition", "definition": definition}),
+            None => json!({"type": "tool_reference", "name": change.name}),
+        };
+        json!({"type": kind, "tool": tool})
+    };
+    last.into_iter().map(one).collect()
+}
+
 /// Writes the tools of a request into a chat completion request, as they are offered after its last message.
 pub(super) fn translate(
     asked: &Map<String, Value>,

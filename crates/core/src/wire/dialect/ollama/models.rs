@@ -30,7 +30,8 @@ pub fn ps(data: &[Value]) -> Value {
 pub fn show(model: &Value, tools: bool, vision: bool) -> Value {
     let mut info = Map::new();
     info.insert("general.architecture".into(), "unknown".into());
-    if let Some(trained) = model.get("context_length").filter(|n| n.is_u64()) {
+    let trained = ["trained_context", "context_length"].iter().find_map(|key| model.get(*key).filter(|n| n.is_u64()));
+    if let Some(trained) = trained {
         info.insert("unknown.context_length".into(), trained.clone());
     }
     let window = model.get("loaded_context").and_then(Value::as_u64);

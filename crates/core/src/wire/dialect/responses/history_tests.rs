@@ -192,7 +192,7 @@ pub(super) fn kinds() -> Vec<(Value, &'static str, bool)> {
         (json!({"type": "configuration_update", "reasoning": {"effort": "low"}}), "", false),
         (json!({"type": "compaction", "id": "cmp_1", "encrypted_content": "opaque"}), "", true),
         (json!({"type": "compaction_summary", "encrypted_content": "opaque"}), "", true),
-        (json!({"type": "compaction_trigger"}), "", true),
+        (json!({"type": "compaction_trigger"}), "", false),
         (json!({"type": "ghost_snapshot", "ghost_commit": {"id": "abc"}}), "", true),
         (json!({"type": "item_reference", "id": "msg_elsewhere"}), "", true),
         (json!({"id": "msg_elsewhere"}), "", true),

@@ -11,7 +11,8 @@ use super::super::super::json::{self as spelling, Fields};
 use super::super::spelled::{self, Asked, Chat, Item, Message, Part, each, given, joined};
 use super::super::{Before, wrong};
 use super::calls::Form;
-use super::content::{each_tool, is_audio, only_text, parts, plain, reasoning, result};
+use super::compaction::{self, Place, Text};
+use super::content::{each_tool, is_audio, only_text, parts, reasoning, result};
 use super::lines::{line, media};
 use super::tally::Tally;
 use super::tools::{Special, Tools};
@@ -29,6 +30,10 @@ pub(super) struct With<'a> {
     pub(super) known: &'a Items,
     /// What `previous_response_id` leads to.
     pub(super) before: Option<&'a Before>,
+    /// The newest item of a compaction, by its place: nothing before it counts.
+    pub(super) compacted: Option<(usize, Text)>,
+    /// The messages that it stands for, where the record has them.
+    pub(super) restored: Option<&'a Before>,
     /// What holds on for the requests that go on from the reply to this one.
     pub(super) head: &'a mut Head,
     pub(super) tally: &'a mut Tally,
@@ -39,9 +44,12 @@ pub(super) struct With<'a> {
 #[serde(default)]
 pub(super) struct Head {
     /// What stood in `input` before anybody said anything.
-    system: Vec<String>,
+    pub(super) system: Vec<String>,
     /// The tools that the history brought.
     pub(super) tools: Vec<Value>,
+    /// The response itself without its output, for whoever asks for it by its id.
+    #[serde(skip_serializing_if = "Value::is_null")]
+    pub(super) response: Value,
 }
 
 impl Head {
@@ -64,14 +72,16 @@ pub(super) fn messages(
 ) -> Result<(), WireError> {
     let mut history = History::new(with, chat);
     history.system(instructions.unwrap_or_default());
-    if let Some(before) = history.with.before {
+    if let Some((at, text)) = history.with.compacted.take() {
+        history.replaced = Some((at, Place::of(text)));
+    } else if let Some(before) = history.with.before {
         history.go_on(before)?;
     }
     match asked.spelled("input").filter(|input| *input != "null") {
         None => {}
         Some(input) => match spelling::string(input) {
             Some(words) => history.push(Message::new("user", words.into())),
-            None if each(input, |_, item| history.item(&item))? => {}
+            None if each(input, |at, item| history.placed(at, &item))? => {}
             None => return Err(wrong("input", "must be a string or an array of items")),
         },
     }
@@ -124,6 +134,8 @@ struct History<'a> {
     count: usize,
     /// The first call of the step that the last messages belong to.
     step: usize,
+    /// The item of a compaction that is still to come, and what takes its place.
+    replaced: Option<(usize, Place)>,
 }
 
 impl<'a> History<'a> {
@@ -140,7 +152,50 @@ impl<'a> History<'a> {
             open: BTreeMap::new(),
             count: 0,
             step: 0,
+            replaced: None,
         }
+    }
+
+    /// Reads the item at a place of `input`. Before the newest compaction, only what the client says of its own counts.
+    fn placed(&mut self, at: usize, item: &Item<'_>) -> Result<(), WireError> {
+        match self.replaced.take_if(|(place, _)| *place == at) {
+            Some((_, place)) => self.compacted(place),
+            None if self.replaced.is_some() => return self.said_anew(item),
+            None => return self.item(item),
+        }
+        Ok(())
+    }
+
+    /// What the client puts before a compaction.
+    fn said_anew(&mut self, item: &Item<'_>) -> Result<(), WireError> {
+        let message = match item {
+            Item::Text(text) => Message::new("user", text.as_str().into()),
+            Item::Object(item) if matches!(item.string("type").as_deref(), Some("message") | None) => {
+                match item.string("role").unwrap_or_default().as_str() {
+                    "system" | "developer" => return self.message(item),
+                    "user" => Message::of("user", parts(item.get("content"), self.with.tally)?).plain(),
+                    _ => return Ok(()),
+                }
+            }
+            _ => return Ok(()),
+        };
+        if let Some((_, place)) = &mut self.replaced {
+            place.note(message);
+        }
+        Ok(())
+    }
+
+    /// Writes what a compaction stands for.
+    fn compacted(&mut self, place: Place) {
+        if self.with.head.system.is_empty() {
+            let kept = place.system();
+            self.system.extend(kept.iter().cloned());
+            self.with.head.system = kept;
+        }
+        self.write_last();
+        let (spelled, messages) = place.messages(self.with.restored);
+        spelled.iter().for_each(|message| self.chat.push_spelled(message));
+        messages.into_iter().for_each(|message| self.push(message));
     }
 
     fn item(&mut self, item: &Item<'_>) -> Result<(), WireError> {
@@ -186,12 +241,17 @@ impl<'a> History<'a> {
                     self.with.tally.update.extend(new.map(|new| (key.to_owned(), new)));
                 }
             }
-            "compaction" | "compaction_summary" | "context_compaction" => match plain(item) {
-                Some(words) => self.push(reminder(&words)),
-                None => self.with.tally.left_out(&kind, Some(item)),
-            },
-            // For the client, or for the server's keeper: the model has no part in it.
-            "compaction_trigger" | "ghost_snapshot" => self.with.tally.left_out(&kind, Some(item)),
+            // The newest one that can be read is not read here, and one that stands in an earlier reply has nothing to say: the
+            // messages before it are there.
+            kind if compaction::is_item(kind) => {
+                if !compaction::is_ours(item) {
+                    self.with.tally.left_out(kind, Some(item));
+                }
+            }
+            // Where it is the last one, it is obeyed.
+            "compaction_trigger" => {}
+            // For the client: the model has no part in it.
+            "ghost_snapshot" => self.with.tally.left_out(&kind, Some(item)),
             "mcp_approval_response" => {
                 self.with.tally.line(&kind, item);
                 self.push(reminder(&line(&kind, item)));

@@ -5,15 +5,20 @@
 //! out of the tools (Codex offers `web_search` in every request); a `tool_choice` that asks for one is left out, too.
 
 mod calls;
+pub mod compaction;
 mod content;
 mod items;
 mod lines;
+pub mod listed;
 mod output;
 mod reply;
 mod request;
+pub mod stored;
 mod tally;
 mod tools;
 
+#[cfg(test)]
+mod compaction_tests;
 #[cfg(test)]
 mod follow_tests;
 #[cfg(test)]
@@ -35,6 +40,7 @@ use super::{Before, Heard, wrong};
 const PLAIN: &str = "windowsill:";
 
 pub use items::Items;
+pub use request::On;
 
 /// Reads the body of `POST /v1/responses`. Items that `input` only refers to are those in `known`; see
 /// [`Unsaid::references`](super::Unsaid::references).
@@ -42,7 +48,7 @@ pub use items::Items;
 /// # Errors
 /// Names the field that cannot be taken and says what it must be. Nothing in the items of `input` is such an error.
 pub fn request(body: &[u8], known: &Items) -> Result<Heard, WireError> {
-    request::read(body, known, None)
+    request::read(body, known, On::default())
 }
 
 /// Reads the same where `previous_response_id` names a reply that is known.
@@ -50,7 +56,15 @@ pub fn request(body: &[u8], known: &Items) -> Result<Heard, WireError> {
 /// # Errors
 /// As [`request()`].
 pub fn going_on(body: &[u8], known: &Items, before: &Before) -> Result<Heard, WireError> {
-    request::read(body, known, Some(before))
+    request::read(body, known, On { before: Some(before), ..On::default() })
+}
+
+/// Reads the same with all that it stands on.
+///
+/// # Errors
+/// As [`request()`].
+pub fn standing_on(body: &[u8], known: &Items, on: On<'_>) -> Result<Heard, WireError> {
+    request::read(body, known, on)
 }
 
 /// A field that is there; `null` counts as absent.

@@ -32,6 +32,8 @@ pub(super) enum Body {
     Reasoning(Vec<Part>),
     Message(Vec<Part>),
     Call(CallPart),
+    /// What the client brings back for the history before it; `None` while it is made.
+    Compaction(Option<String>),
 }
 
 /// A part of an item's content.
@@ -109,6 +111,7 @@ impl Names {
             (Body::Message(_), 0) => format!("msg_{id}"),
             (Body::Message(_), _) => format!("msg_{id}_{nth}"),
             (Body::Call(_), _) => format!("{}_{id}_{nth}", self.form(item).item().1),
+            (Body::Compaction(_), _) => format!("cmp_{id}"),
         }
     }
 
@@ -119,6 +122,10 @@ impl Names {
             parts.iter().filter(|_| filled).map(|part| part.kind.part(&part.text, &part.logprobs)).collect()
         };
         match &item.body {
+            Body::Compaction(content) => {
+                let content = content.as_deref().filter(|_| filled).unwrap_or_default();
+                json!({"id": id, "type": "compaction", "encrypted_content": content})
+            }
             Body::Reasoning(parts) => {
                 let mut out = json!({"id": id, "type": "reasoning", "summary": [], "content": list(parts)});
                 if self.carried && filled {
@@ -153,10 +160,16 @@ impl Item {
         Item { nth, open: false, part: 0, part_open: false, told: 0, told_logprobs: 0, body, whole: Whole::default() }
     }
 
+    /// Whether it stands for the history before it.
+    pub(super) fn is_compaction(&self) -> bool {
+        matches!(self.body, Body::Compaction(_))
+    }
+
     /// Nothing can follow in it once another item has begun.
     pub(super) fn complete(&mut self) -> bool {
         match &self.body {
             Body::Reasoning(_) | Body::Message(_) => true,
+            Body::Compaction(content) => content.is_some(),
             Body::Call(call) => call.name.is_some() && self.whole.is(&call.arguments),
         }
     }

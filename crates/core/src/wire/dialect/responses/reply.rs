@@ -4,9 +4,11 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use super::super::said::{CallPart, Said, Usage};
-use super::super::{Answered, Head, Kept, ReplyEncoder, event};
+use super::super::said::{CallPart, Compaction, Said, Usage};
+use super::super::{Answered, Head, Kept, ReplyEncoder, Summarized, event};
 use super::calls::{Form, free_text};
+use super::compaction::Text;
+use super::items;
 use super::output::{Body, Item, Kind, Names, Part};
 use super::tools::Special;
 
@@ -18,14 +20,16 @@ pub(super) struct Reply {
     /// The fields of the Response object that repeat the request.
     echo: Map<String, Value>,
     names: Names,
-    /// What is kept with the reply for requests that go on from it; `None` where the client wants nothing stored.
-    stored: Option<String>,
+    /// What is kept with the reply for requests that go on from it.
+    held: items::Head,
+    /// Whether the client wants it stored.
+    stored: bool,
     /// Nothing is streamed.
     quiet: bool,
     sequence: u64,
     items: Vec<Item>,
-    /// How many of them there are of each kind: reasoning, messages, calls.
-    kinds: [usize; 3],
+    /// How many of them there are of each kind: reasoning, messages, calls, compactions.
+    kinds: [usize; 4],
     /// The last call of each number.
     latest: HashMap<u64, usize>,
     /// The item that is told now.
@@ -96,6 +100,9 @@ impl ReplyEncoder for Reply {
             return out;
         }
         self.note_telemetry(said, &mut out);
+        if let Some(compaction) = &said.compaction {
+            self.compaction(compaction);
+        }
         self.text(Kind::Reasoning, &said.reasoning, &[]);
         self.text(Kind::Text, &said.text, &said.logprobs);
         self.text(Kind::Refusal, &said.refusal, &[]);
@@ -129,15 +136,25 @@ impl ReplyEncoder for Reply {
         self.now = now;
     }
 
+    fn compacted(&self) -> Summarized {
+        let head = self.held.clone();
+        Box::new(move |brief| Text::written(brief, &head))
+    }
+
     fn kept(&self) -> Kept {
-        let Some(head) = &self.stored else { return Kept::default() };
+        if !self.stored {
+            return Kept::default();
+        }
         let told = self.items[..self.front].iter();
         let items: Vec<(String, String)> =
             told.map(|item| (self.names.id(item), self.names.item(item, "completed", true).to_string())).collect();
         let all: Vec<&str> = items.iter().map(|(_, json)| json.as_str()).collect();
         let json = format!("[{}]", all.join(","));
         let whole = self.over && self.error.is_null();
-        let reply = whole.then(|| Answered { id: format!("resp_{}", self.head.id), head: head.clone(), json });
+        let mut response = self.response(self.status());
+        response["output"] = Value::Null;
+        let head = || items::Head { response, ..self.held.clone() }.json();
+        let reply = whole.then(|| Answered { id: format!("resp_{}", self.head.id), head: head(), json });
         Kept { items, reply }
     }
 }
@@ -148,18 +165,19 @@ impl Reply {
         echo: Map<String, Value>,
         special: HashMap<String, Special>,
         carried: bool,
-        stored: Option<String>,
+        (held, stored): (items::Head, bool),
     ) -> Reply {
         Reply {
             head: Head { id: String::new(), created: 0, prompt_tokens: None, window: None },
             model: model.to_owned(),
             echo,
             names: Names { reply: String::new(), special, carried },
+            held,
             stored,
             quiet: false,
             sequence: 0,
             items: Vec::new(),
-            kinds: [0; 3],
+            kinds: [0; 4],
             latest: HashMap::new(),
             front: 0,
             finish: None,
@@ -194,9 +212,21 @@ impl Reply {
                 self.latest.insert(call.index, self.items.len());
                 2
             }
+            Body::Compaction(_) => 3,
         };
         self.items.push(Item::new(self.kinds[kind], body));
         self.kinds[kind] += 1;
+    }
+
+    fn compaction(&mut self, told: &Compaction) {
+        let content = match told {
+            Compaction::Begun => None,
+            Compaction::Done(content) => Some(content.clone()),
+        };
+        match self.items.last_mut().map(|item| &mut item.body) {
+            Some(Body::Compaction(open @ None)) => *open = content,
+            _ => self.add(Body::Compaction(content)),
+        }
     }
 
     fn text(&mut self, kind: Kind, text: &str, logprobs: &[Value]) {
@@ -245,7 +275,7 @@ impl Reply {
             let (at, last) = (self.front, self.front + 1 == self.items.len());
             let cut = last && self.status() == "incomplete";
             let item = &mut self.items[at];
-            let done = ended || !last && item.complete();
+            let done = ended || (!last || item.is_compaction()) && item.complete();
             if let Body::Call(call) = &mut item.body {
                 let waits = call.name.as_ref().and_then(|name| self.names.special.get(name));
                 let waits = call.name.is_none() || waits.is_some_and(|special| special.form.waits());
@@ -266,6 +296,7 @@ impl Reply {
             match &self.items[at].body {
                 Body::Call(_) => self.tell_call(out, at, done),
                 Body::Reasoning(_) | Body::Message(_) => self.tell_parts(out, at, done),
+                Body::Compaction(_) => self.tell_compacting(out, at),
             }
             if !done {
                 return;
@@ -347,6 +378,14 @@ impl Reply {
                 _ => json!({"item_id": id, "output_index": at, "name": name, "arguments": whole}),
             };
             self.tell(out, &format!("{kind}.done"), data);
+        }
+    }
+
+    /// Says once that a summary is being written.
+    fn tell_compacting(&mut self, out: &mut String, at: usize) {
+        if std::mem::replace(&mut self.items[at].told, 1) == 0 {
+            let id = self.names.id(&self.items[at]);
+            self.tell(out, "response.compaction.compacting", json!({"item_id": id, "output_index": at}));
         }
     }
 

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::super::super::WireError;
 use super::super::spelled::{self, Asked, Chat};
 use super::super::{Before, Heard, wrong};
+use super::compaction;
 use super::given;
 use super::items::{self, Items, With};
 use super::reply::Reply;
@@ -29,22 +30,40 @@ const COPIED: [&str; 14] = [
     "return_progress",
 ];
 
-pub(super) fn read(body: &[u8], known: &Items, before: Option<&Before>) -> Result<Heard, WireError> {
-    spelled::reading(body, &["input"], |asked| heard(&asked, known, before, body.len()))
+/// What a request stands on beside its own words.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct On<'a> {
+    /// What `previous_response_id` leads to.
+    pub before: Option<&'a Before>,
+    /// What the newest compaction in `input` stands for.
+    pub restored: Option<&'a Before>,
+    /// `input` begins with the items of the `conversation`.
+    pub conversation: bool,
 }
 
-fn heard(asked: &Asked<'_>, known: &Items, before: Option<&Before>, size: usize) -> Result<Heard, WireError> {
-    let fields = &asked.fields;
+pub(super) fn read(body: &[u8], known: &Items, on: On<'_>) -> Result<Heard, WireError> {
+    spelled::reading(body, &["input"], |asked| heard(&asked, known, &on, body.len()))
+}
+
+fn heard(asked: &Asked<'_>, known: &Items, on: &On<'_>, size: usize) -> Result<Heard, WireError> {
+    let (fields, before) = (&asked.fields, on.before);
     let follows = previous(fields)?;
     let model = given(fields, "model").and_then(Value::as_str);
-    let earlier = before.map_or(0, Before::bytes);
+    let earlier = before.map_or(0, Before::bytes) + on.restored.map_or(0, Before::bytes);
     let mut written = Chat::new(model, size + earlier);
     let mut head = before.map(|before| items::Head::read(&before.head)).unwrap_or_default();
+    head.response = Value::Null;
+    let compacted = compaction::found(asked)?.newest.map(|(at, stands)| (at, stands.text()));
+    if let Some((_, text)) = &compacted {
+        head = items::Head { tools: text.head.tools.clone(), ..items::Head::default() };
+    }
     head.tools.extend(items::brought(asked)?);
     let tools = Tools::read(fields, &head.tools)?;
     let mut tally = Tally::default();
     tally.elsewhere = elsewhere(fields);
-    let with = With { tools: &tools, known, before, head: &mut head, tally: &mut tally };
+    tally.elsewhere.retain(|field| !(on.conversation && *field == "conversation"));
+    let restored = on.restored;
+    let with = With { tools: &tools, known, before, compacted, restored, head: &mut head, tally: &mut tally };
     // Reply objects have lists of items here, too.
     let instructions =
         given(fields, "instructions").map(|said| said.as_str().map_or_else(|| said.to_string(), str::to_owned));
@@ -56,7 +75,8 @@ fn heard(asked: &Asked<'_>, known: &Items, before: Option<&Before>, size: usize)
     if is(fields, "stream") {
         chat.insert("stream_options".into(), json!({"include_usage": true}));
     }
-    if is(fields, "background") {
+    let stored = fields.get("store") != Some(&Value::Bool(false));
+    if is(fields, "background") && !stored {
         tally.warnings.push("the reply came on this connection, not in the background".into());
     }
     if given(fields, "prompt").is_some() {
@@ -77,10 +97,12 @@ fn heard(asked: &Asked<'_>, known: &Items, before: Option<&Before>, size: usize)
     settings(fields, &tally.update, &mut chat);
     logprobs(fields, &mut chat);
     let carried = includes(fields, "reasoning.encrypted_content");
-    let stored = (fields.get("store") != Some(&Value::Bool(false))).then(|| head.json());
     let previous = follows.as_deref().filter(|_| before.is_some());
-    let echo = echo(fields, previous, stored.is_some());
-    let mut encoder = Reply::new(model.unwrap_or_default(), echo, offered.special, carried, stored);
+    let mut echo = echo(fields, previous, stored);
+    if let Some(id) = conversation(fields).filter(|_| on.conversation) {
+        echo.insert("conversation".into(), json!({"id": id}));
+    }
+    let mut encoder = Reply::new(model.unwrap_or_default(), echo, offered.special, carried, (head, stored));
     encoder.telemetry = is(fields, "timings_per_token") || is(fields, "return_progress");
     let session = crate::wire::session::session(fields);
     let unsaid = tally.unsaid(&left_out);
@@ -103,6 +125,12 @@ fn previous(fields: &Map<String, Value>) -> Result<Option<String>, WireError> {
         return Err(wrong("previous_response_id", "cannot be given beside `conversation`"));
     }
     Ok(id.cloned())
+}
+
+/// The id of the conversation that a request is part of.
+pub(super) fn conversation(fields: &Map<String, Value>) -> Option<&str> {
+    let named = given(fields, "conversation")?;
+    named.as_str().or_else(|| named.get("id")?.as_str()).filter(|id| !id.is_empty())
 }
 
 /// What refers to conversations and prompt templates that are stored at OpenAI.
@@ -193,7 +221,7 @@ fn echo(fields: &Map<String, Value>, previous: Option<&str>, stored: bool) -> Ma
     let number = |key: &str, usual: Value| given(fields, key).filter(|n| n.is_number()).cloned().unwrap_or(usual);
     let mut out = Map::new();
     let mut put = |key: &str, value: Value| out.insert(key.to_owned(), value);
-    put("background", false.into());
+    put("background", (stored && is(fields, "background")).into());
     put("instructions", or("instructions", Value::Null));
     put("max_output_tokens", or("max_output_tokens", Value::Null));
     put("max_tool_calls", or("max_tool_calls", Value::Null));

@@ -58,7 +58,8 @@ impl Tally {
         ];
         let warnings = told.into_iter().filter(|(_, kinds)| !kinds.is_empty());
         let warnings = warnings.map(|(what, kinds)| format!("{what}: {}", list(kinds))).chain(self.warnings).collect();
-        Unsaid { warnings, originals: self.originals, references: self.references, elsewhere: self.elsewhere }
+        let Tally { originals, references, elsewhere, .. } = self;
+        Unsaid { warnings, originals, references, elsewhere, ..Unsaid::default() }
     }
 }
 
