@@ -34,7 +34,7 @@ pub use desk::doctor::{Diagnosis, doctor};
 pub use desk::house::{Exported, delete, export, rename, star};
 pub use desk::machine::fit;
 pub use desk::machine::windows;
-pub use desk::models::models;
+pub use desk::models::{Told, load_model, models, unload_model};
 pub use desk::pins::{Pinning, Unpinned};
 pub use desk::pins::{pin, pins, unpin};
 pub use desk::receipt::report;
@@ -49,7 +49,7 @@ pub use desk::running::{ask as ask_running, ask_original_running, rules_running,
 pub use desk::search::{Filter, filtered, search};
 pub use desk::sides::{request_of, view};
 pub use desk::sight::insight;
-pub use desk::steer::{forget_wishes, pause, steer};
+pub use desk::steer::{forget_wishes, pause, recalled, steer};
 pub use desk::timeline::{timeline, timeline_message};
 pub use desk::trace::{TraceQuery, follow_running};
 pub use desk::trace::{events, follow};

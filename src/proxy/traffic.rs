@@ -41,6 +41,14 @@ impl Server {
     }
 }
 
+impl Traffic {
+    /// Whether a client uses a model of an upstream, or waits for it.
+    pub(super) fn uses(&self, upstream: &Upstream, model: &str) -> bool {
+        let all = self.0.lock();
+        all.get(upstream.name()).is_some_and(|server| server.uses.contains_key(&upstream.canonical(model)))
+    }
+}
+
 /// A client's request under way, until it is dropped.
 pub(super) struct Using {
     traffic: Arc<Traffic>,

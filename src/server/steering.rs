@@ -22,12 +22,15 @@ pub(super) enum Steering {
     Unpin,
     Rewriting,
     ForgetWaiting,
+    Recalled,
     Checkpoint,
     Resume,
     Build,
     Rename,
     Star,
     Delete,
+    Load,
+    Unload,
 }
 
 /// Changes a conversation, or says what that would cost.
@@ -60,6 +63,12 @@ pub(super) async fn answer(app: &Arc<App>, steering: Steering, found: &Found, bo
             proxy::pause(app, id, !on).await
         }
         Steering::ForgetWaiting => proxy::forget_wishes(app, id).await,
+        Steering::Recalled => {
+            let Useful { message, useful } = asked(body)?;
+            let hint = "send {\"message\": N}, counted from 0, and {\"useful\": true} to take it back";
+            let at = message.ok_or_else(|| Error::client(400, "bad_request", "`recalled` needs `message`", hint))?;
+            proxy::recalled(app, id, at, useful).await
+        }
         Steering::Checkpoint => {
             let Done { note } = asked(body)?;
             proxy::checkpoint(app, id, &note).await
@@ -80,6 +89,8 @@ pub(super) async fn answer(app: &Arc<App>, steering: Steering, found: &Found, bo
             let Nothing {} = asked(body)?;
             proxy::delete(app, id).await
         }
+        Steering::Load => proxy::load_model(app, &asked(body)?).await,
+        Steering::Unload => proxy::unload_model(app, &asked(body)?).await,
         Steering::Build => {
             let Choice { turns, briefs } = asked(body)?;
             let turns = turns.iter().map(chosen).collect::<Result<Vec<_>, _>>()?;
@@ -149,6 +160,14 @@ pub(super) async fn ask(app: &Arc<App>, id: &str, body: &Bytes) -> Result<Value,
 struct Question {
     question: String,
     conversation: Option<String>,
+}
+
+/// Whether what came back by itself behind a message helps.
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Useful {
+    message: Option<usize>,
+    useful: bool,
 }
 
 /// What is said of a task that is done.

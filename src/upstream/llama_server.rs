@@ -46,6 +46,16 @@ pub(super) async fn count(link: &Link, router: bool, body: &Bytes) -> Result<u32
     tokens(&answer["input_tokens"]).ok_or_else(|| link.protocol("the token count has no input_tokens"))
 }
 
+/// Tells a router to `load` or to `unload` a model (tools/server/README.md, "POST /models/load"). It answers at once, and goes on.
+pub(super) async fn tell_router(link: &Link, what: &str, model: &str, limit: std::time::Duration) -> Result<(), Error> {
+    let answer =
+        link.post(&format!("/models/{what}"), serde_json::json!({ "model": model }).to_string(), limit).await?;
+    match answer["success"] == false {
+        true => Err(link.protocol(format!("does not {what} the model"))),
+        false => Ok(()),
+    }
+}
+
 /// The slots, as far as the server shows them (`--no-slots` hides them).
 pub(super) async fn slots(link: &Link, router: bool, model: &str) -> Vec<Slot> {
     let path =

@@ -86,6 +86,12 @@ pub(super) async fn load(link: &Link, swaps: &Swaps, model: &str) -> Result<(), 
     Ok(())
 }
 
+/// Has the server of a model ended (internal/server/api.go, `POST /api/models/unload/{model}`).
+pub(super) async fn unload(link: &Link, model: &str) -> Result<(), Error> {
+    let model = percent_encoding::utf8_percent_encode(model, percent_encoding::NON_ALPHANUMERIC);
+    link.post_whole(&format!("/api/models/unload/{model}"), "", ASK_LIMIT).await.map(drop)
+}
+
 /// The slots of a model that runs.
 pub(super) async fn slots(link: &Link, swaps: &Swaps, model: &str) -> Vec<Slot> {
     match running_as(link, swaps, model).await {

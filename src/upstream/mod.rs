@@ -107,6 +107,11 @@ impl Kind {
         )
     }
 
+    /// Whether it can be told to take a model into memory, and to give it up: [`Upstream::bring`], [`Upstream::drop_model`].
+    pub fn can_be_told(self) -> bool {
+        matches!(self, Kind::Ollama | Kind::LlamaServer { router: true } | Kind::OpenAi(Flavor::LlamaSwap))
+    }
+
     /// Whether it answers a request of the Responses API as if a field were not there that refers to what is stored at OpenAI.
     /// Ollama reads none of them (openai/responses.go); llama-server refuses `previous_response_id` alone (seen on build 11549).
     pub fn passes_over(self, field: &str) -> bool {
@@ -467,6 +472,37 @@ impl Upstream {
             },
             Kind::OpenAi(Flavor::LlamaSwap) => llama_swap::load(&self.link, &self.swaps, model).await,
             _ => Ok(()),
+        };
+        self.noting(result)
+    }
+
+    /// Has a model taken into memory because a person asks for it; with this window, where the server takes one. A router begins
+    /// it, and goes on by itself.
+    ///
+    /// # Errors
+    /// When the server cannot be told, or does not do it.
+    pub async fn bring(&self, model: &str, num_ctx: Option<u32>) -> Result<(), Error> {
+        match self.known().await? {
+            Kind::LlamaServer { router: true } => {
+                self.noting(llama_server::tell_router(&self.link, "load", model, LOAD_LIMIT).await)
+            }
+            kind if kind.can_be_told() => self.load(model, num_ctx).await,
+            _ => Err(self.link.protocol("cannot be told to load a model")),
+        }
+    }
+
+    /// Has a model given up.
+    ///
+    /// # Errors
+    /// When the server cannot be told, or does not do it.
+    pub async fn drop_model(&self, model: &str) -> Result<(), Error> {
+        let result = match self.known().await? {
+            Kind::Ollama => ollama::unload(&self.link, model).await,
+            Kind::LlamaServer { router: true } => {
+                llama_server::tell_router(&self.link, "unload", model, ASK_LIMIT).await
+            }
+            Kind::OpenAi(Flavor::LlamaSwap) => llama_swap::unload(&self.link, model).await,
+            _ => Err(self.link.protocol("cannot be told to give up a model")),
         };
         self.noting(result)
     }

@@ -136,6 +136,53 @@ fn changes(proxy: &TestProxy, count: usize) -> Vec<Value> {
     of(&proxy.eventually("/windowsill/events?since=0", |events| of(events).len() >= count))
 }
 
+/// A person has a model loaded, with a window, and given up: what its server is told.
+#[test]
+fn a_model_is_loaded_and_given_up_when_a_person_asks() {
+    let fake = Fake::start(Kind::Ollama, 4096);
+    let proxy = TestProxy::before(&fake);
+    let tell = |what: &str, body: Value| {
+        proxy.post(
+            &format!("/windowsill/models/{what}"),
+            &[("Content-Type", "application/json")],
+            body.to_string().as_bytes(),
+        )
+    };
+    let model = proxy.get("/windowsill/models").ok().json()["models"][0].clone();
+    assert!(model["can_be_told"] == true && model["takes_window"] == true, "{model}");
+    let done = tell("load", json!({"model": MODEL, "num_ctx": 24_576})).ok().json();
+    assert_eq!((&done["model"], &done["loaded"]), (&json!(MODEL), &json!(true)));
+    let last = || fake.all().iter().rev().find(|seen| seen.path() == "/api/chat").unwrap().json();
+    let asked = last();
+    assert_eq!((&asked["messages"], &asked["options"]["num_ctx"]), (&json!([]), &json!(24_576)), "{asked}");
+    tell("unload", json!({"model": MODEL})).ok();
+    let asked = last();
+    assert_eq!((&asked["messages"], &asked["keep_alive"]), (&json!([]), &json!(0)), "{asked}");
+    assert_eq!(tell("load", json!({"model": MODEL, "num_ctx": 0})).status, 400);
+    assert_eq!(tell("load", json!({"model": MODEL, "upstream": "nowhere"})).status, 404);
+    // Not under the hands of a client.
+    let gate = Gate::default();
+    let held_back = gate.clone();
+    fake.script(move |seen| match seen.is_main() && seen.json()["messages"] != json!([]) {
+        true => Play::Wait(held_back.clone(), Box::new(Play::Usual)),
+        false => Play::Usual,
+    });
+    let mut conn = proxy.begin(&chat().user("Take your time."));
+    fake.wait("a held request", |all| all.last().is_some_and(|s| s.json().to_string().contains("Take your")));
+    assert_eq!(tell("unload", json!({"model": MODEL})).error().0, "busy");
+    gate.open();
+    conn.answer().ok();
+    // A server that has one model for good is left alone.
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let refused = proxy.post(
+        "/windowsill/models/load",
+        &[("Content-Type", "application/json")],
+        json!({"model": MODEL}).to_string().as_bytes(),
+    );
+    assert_eq!(refused.error().0, "not_here");
+}
+
 #[test]
 fn a_window_that_clients_ask_for_is_one_for_all_of_them() {
     let (fake, loads) = ollama();

@@ -263,6 +263,8 @@ fn a_compaction_on_demand_is_the_block_alone_and_stands_for_its_messages() {
                 "what a person asked last stays: {view:?}"
             );
             assert!(!view.iter().any(|m| m["role"] == "tool"), "{view:?}");
+            let tools = fake.last().json()["tools"].to_string();
+            assert!(tools.contains("windowsill_recall"), "recall works through it: {tools}");
             assert!(answer.header("x-windowsill-warning").is_none(), "{:?}", answer.header("x-windowsill-warning"));
             let more = json!([{"role": "assistant", "content": [block]}, {"role": "assistant", "content": "They are fine."},
                 {"role": "user", "content": "Which one was first?"}]);

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use windowsill::server::ROUTES;
 
 use super::openapi::{document, held, operation};
+use super::recall::ahead;
 use super::record::{aged, rewritten};
 use super::support::script::{id_in, ids};
 use super::support::*;
@@ -112,7 +113,7 @@ fn refuses(asker: &mut Asker, ambiguous: &str) {
     for route in changes {
         let path = route.path.replace("{number}", "{number=1}");
         let body = match route.path.rsplit('/').next() {
-            Some("restore" | "clear" | "evict") => json!({"message": 0}),
+            Some("restore" | "clear" | "evict" | "recalled") => json!({"message": 0}),
             Some("brief" | "pins") => json!({"text": "Go on."}),
             Some("rewriting") => json!({"on": true}),
             Some("build") => json!({"turns": [1]}),
@@ -209,6 +210,7 @@ fn folds(asker: &mut Asker) {
     asker.steer(409, "pins", &json!({"message": 0}));
     asker.ask(200, "DELETE", &format!("{CONVERSATION}/pins/{{number=1}}"), &json!({}));
     asker.steer(409, "rewriting", &json!({"on": true}));
+    asker.steer(409, "recalled", &json!({"message": 0}));
     asker.steer(200, "rewriting", &json!({"on": false}));
     asker.ask(200, "DELETE", &format!("{CONVERSATION}/waiting"), &json!({}));
     asker.steer(200, "checkpoint", &json!({"note": "The pond is drawn."}));
@@ -292,6 +294,31 @@ fn described(document: &Value) -> BTreeSet<Status> {
     statuses.collect()
 }
 
+/// What came back by itself, and does not help.
+fn recalled(asker: &mut Asker) {
+    let (_fake, proxy, chat) = ahead::folded("");
+    let asked = chat.user(ahead::ASKED);
+    let id = conversation_of(proxy.chat(&asked));
+    asker.to = proxy.address;
+    asker.about(&id, |asker| asker.steer(200, "recalled", &json!({"message": asked.messages.len() - 2})));
+}
+
+/// Models are loaded and given up, where their server can be told to.
+fn models(asker: &mut Asker) {
+    let (plain, told) = (Fake::start(Kind::LlamaServer, 4096), Fake::start(Kind::Ollama, 4096));
+    let (plain, told) = (TestProxy::before(&plain), TestProxy::before(&told));
+    for path in ["/windowsill/models/load", "/windowsill/models/unload"] {
+        let model = json!({"model": MODEL});
+        asker.to = told.address;
+        asker.ask(200, "POST", path, &model);
+        asker.ask(400, "POST", path, &json!({}));
+        asker.ask(404, "POST", path, &json!({"model": "nonesuch"}));
+        asker.send(415, "POST", path, &[("Content-Type", "text/plain")], "{}");
+        asker.to = plain.address;
+        asker.ask(409, "POST", path, &model);
+    }
+}
+
 #[test]
 fn every_status_that_is_described_is_answered() {
     let fake = Fake::start(Kind::LlamaServer, 8192);
@@ -320,6 +347,8 @@ fn every_status_that_is_described_is_answered() {
     asker.about(&talk, folds);
     busy(&mut asker, &fake, &proxy, &original);
     drop(proxy);
+    recalled(&mut asker);
+    models(&mut asker);
     // No server answers.
     let nowhere = TestProxy::with(&[format!("http://{}", Fake::absent())], "");
     asker.to = nowhere.address;

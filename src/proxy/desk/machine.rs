@@ -17,7 +17,7 @@ use crate::proxy::ahead::background::Tasks;
 use crate::proxy::find::find;
 use crate::proxy::lookout::servers;
 use crate::proxy::{App, Error};
-use crate::upstream::{Loaded, ModelInfo, Upstream};
+use crate::upstream::{Kind, Loaded, ModelInfo, Upstream};
 
 /// The folder in the data directory of what servers tell of models that are not here.
 pub(in crate::proxy) const VOCABULARIES: &str = "vocabularies";
@@ -145,6 +145,7 @@ impl Seen {
             "upstream": upstream.name(), "kind": upstream.kind().map(|k| k.as_str()), "model": model.id,
             "trained": trained, "trained_source": trained_source,
             "window": self.window(model), "loaded": model.loaded,
+            "can_be_told": upstream.kind().is_some_and(Kind::can_be_told), "takes_window": upstream.kind().is_some_and(Kind::takes_num_ctx),
             "source": loaded.map(|l| l.asked_of), "provisional": loaded.map(|l| l.provisional),
             "slots": loaded.and_then(|l| l.slots), "slots_share_one_window": loaded.and_then(|l| l.unified),
             "held_bytes": loaded.and_then(|l| l.held).map(|held| held.total),

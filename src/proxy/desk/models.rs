@@ -1,14 +1,17 @@
 //! Which upstream serves which model, and the list of models with their windows.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use super::record::short;
 use crate::config::ToldWindow;
 use crate::conversation::Tokens;
 use crate::proxy::lookout::{look, servers};
 use crate::proxy::servers::{same_model, upstream_of};
 use crate::proxy::{App, Error};
-use crate::upstream::{ModelInfo, Upstream};
+use crate::upstream::{Kind, ModelInfo, Upstream};
 
 /// Of a long list of models, so many are asked about one by one where the list leaves out their windows.
 const ASKED_ONE_BY_ONE: usize = 32;
@@ -117,4 +120,77 @@ struct Listed {
     entries: Vec<Value>,
     /// What it says of them in a list of another shape.
     beside: Vec<Value>,
+}
+
+/// `POST /windowsill/models/load`: takes a model into memory, with this window where its server takes one.
+///
+/// # Errors
+/// 404 for a model that no server lists, 409 where the server cannot be told, or the server's own error.
+pub async fn load_model(app: &App, asked: &Told) -> Result<Value, Error> {
+    let upstream = told(app, asked).await?;
+    if asked.num_ctx.is_some() && !upstream.kind().is_some_and(Kind::takes_num_ctx) {
+        let hint = "start the server itself with the window that you want";
+        return Err(Error::client(409, "not_here", "this server takes no window with a model", hint));
+    }
+    let done = upstream.bring(&asked.model, asked.num_ctx).await;
+    app.measure.windows.forget(upstream);
+    done?;
+    Ok(json!({"upstream": upstream.name(), "model": asked.model, "loaded": true}))
+}
+
+/// `POST /windowsill/models/unload`: has a model given up.
+///
+/// # Errors
+/// As [`load_model`]; 409, too, while a client uses the model.
+pub async fn unload_model(app: &App, asked: &Told) -> Result<Value, Error> {
+    let upstream = told(app, asked).await?;
+    if app.traffic.uses(upstream, &asked.model) {
+        let message = format!("a request of `{}` is under way", short(&asked.model));
+        return Err(Error::client(409, "busy", message, "try again when it is answered"));
+    }
+    let done = upstream.drop_model(&asked.model).await;
+    app.measure.windows.forget(upstream);
+    done?;
+    Ok(json!({"upstream": upstream.name(), "model": asked.model, "loaded": false}))
+}
+
+/// Which model is to be loaded or given up.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Told {
+    /// As its server lists it.
+    pub model: String,
+    /// The server; without it, the first that lists the model.
+    pub upstream: Option<String>,
+    /// The window (tokens).
+    pub num_ctx: Option<u32>,
+}
+
+/// The server of a model that is to be loaded or given up, where it can be told.
+async fn told<'a>(app: &'a App, asked: &Told) -> Result<&'a Arc<Upstream>, Error> {
+    if asked.model.is_empty() || asked.num_ctx == Some(0) {
+        let hint = "send {\"model\": \"NAME\"}, and {\"num_ctx\": N} for a window";
+        return Err(Error::client(400, "bad_request", "which model, and with which window, is not said", hint));
+    }
+    for (_, upstream) in servers(app) {
+        if asked.upstream.as_deref().is_some_and(|name| name != upstream.name()) {
+            continue;
+        }
+        let Ok(models) = upstream.models().await else { continue };
+        if !models.iter().any(|model| same_model(&model.id, &asked.model)) {
+            continue;
+        }
+        if !upstream.kind().is_some_and(Kind::can_be_told) {
+            let hint = "Ollama, llama-swap and llama-server as a router can";
+            return Err(Error::client(
+                409,
+                "not_here",
+                "this server cannot be told to load a model or give one up",
+                hint,
+            ));
+        }
+        return Ok(upstream);
+    }
+    let message = format!("no server lists the model `{}`", short(&asked.model));
+    Err(Error::client(404, "model_not_found", message, "GET /windowsill/models lists them"))
 }

@@ -10,14 +10,18 @@ use serde_json::{Value, json};
 
 use super::compact::{Asked, Ground, ground, record_view, whole_row};
 use super::price::{Price, price_of, priced};
+use super::timeline::view_of;
 use crate::clock::now_ms;
-use crate::conversation::edit::View;
+use crate::conversation::edit::{Edit, View};
 use crate::plan::{self, Because, Facts, Lines, Regions};
-use crate::proxy::state::standing::{change_standing, standing_of};
+use crate::proxy::state::standing::{Standing, change_standing, standing_of};
 use crate::proxy::state::steer::{Steer, When};
 use crate::proxy::turn::steering::{nothing, steered};
 use crate::proxy::{App, Error, aside};
 use crate::store::{Batch, Event};
+
+/// Messages of a conversation that do not come back by themselves, the last that were named.
+const UNWANTED: usize = 500;
 
 /// Changes that may wait for one break.
 const WAITING: usize = 32;
@@ -158,6 +162,36 @@ pub async fn forget_wishes(app: &App, id: &str) -> Result<Value, Error> {
     let had = change_standing(app, &row.id, |standing| std::mem::take(&mut standing.wishes).len()).await?;
     note_steered(app, &row.id, "forget", When::Now);
     Ok(json!({"conversation": row.id, "taken_back": had}))
+}
+
+/// `POST /windowsill/conversations/{id}/recalled`: says that what came back by itself behind a message does not help, or that it
+/// does after all. What is in the prompt stays; the messages that it quotes do not come back by themselves in this conversation.
+///
+/// # Errors
+/// 404 for an unknown conversation, 409 where nothing came back behind that message.
+pub async fn recalled(app: &App, id: &str, at: usize, useful: bool) -> Result<Value, Error> {
+    let row = whole_row(app, id).await?;
+    let view = view_of(&app.store, &row)?;
+    let of = view.edits.iter().find_map(|edit| match edit {
+        Edit::Recalled { at: behind, of, .. } if *behind == at => Some(of.clone()),
+        _ => None,
+    });
+    let Some(of) = of else { return Err(nothing(&format!("nothing came back behind message {at}"))) };
+    let mut quoted = Vec::with_capacity(of.len());
+    for at in &of {
+        quoted.extend(app.store.message(&row.id, *at)?.map(|node| node.digest));
+    }
+    let change = |standing: &mut Standing| {
+        standing.unwanted.retain(|digest| !quoted.contains(digest));
+        if !useful {
+            standing.unwanted.extend(&quoted);
+            let many = standing.unwanted.len().saturating_sub(UNWANTED);
+            standing.unwanted.drain(..many);
+        }
+    };
+    change_standing(app, &row.id, change).await?;
+    note_steered(app, &row.id, if useful { "useful" } else { "not_useful" }, When::Now);
+    Ok(json!({"conversation": row.id, "message": at, "of": of, "useful": useful}))
 }
 
 /// Why a view changed, with the price of it.

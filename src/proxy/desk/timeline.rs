@@ -11,6 +11,7 @@ use crate::conversation::Tokens;
 use crate::conversation::edit::{Edit, Rule, View};
 use crate::measure::tokens;
 use crate::pinned;
+use crate::proxy::state::standing::standing_of;
 use crate::proxy::{App, Error};
 use crate::store::{ConversationRow, NodeRow, Store};
 use crate::wire::openai_chat;
@@ -67,9 +68,28 @@ pub fn timeline_message(app: &App, id: &str, at: usize) -> Result<Value, Error> 
     };
     let mut out = line(node, &view);
     out["text"] = json!(spoken(&String::from_utf8_lossy(&node.raw)));
-    let edits = view.edits.iter().filter(|edit| edit.touches(at));
-    out["edits"] = edits.map(|edit| edit_for_people(edit, &row.state)).collect();
+    let edits = view.edits.iter().filter(|edit| stands_at(edit, at));
+    let mut told: Vec<Value> = edits.clone().map(|edit| edit_for_people(edit, &row.state)).collect();
+    for (edit, told) in edits.zip(&mut told) {
+        if let Edit::Recalled { of, .. } = edit {
+            told["useful"] = json!(is_useful(app, &row, of)?);
+        }
+    }
+    out["edits"] = told.into();
     Ok(out)
+}
+
+/// Whether nobody said of the messages that came back by themselves that they do not help.
+fn is_useful(app: &App, row: &ConversationRow, of: &[usize]) -> Result<bool, Error> {
+    let parent = row.parent.as_ref().map(|(id, _)| id.as_str());
+    let standing = standing_of(app, &row.id, parent)?;
+    for at in of.iter().filter(|_| !standing.unwanted.is_empty()) {
+        let digest = app.store.message(&row.id, *at)?.map(|node| node.digest);
+        if digest.is_some_and(|digest| standing.unwanted.contains(&digest)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The view that a conversation was last forwarded with.
@@ -82,6 +102,11 @@ pub(in crate::proxy) fn view_of(store: &Store, row: &ConversationRow) -> Result<
     Ok(store.view(&chain)?.map(|(_, view)| View::clone(&view)).unwrap_or_default())
 }
 
+/// Whether an edit changes a message, or stands behind it.
+fn stands_at(edit: &Edit, at: usize) -> bool {
+    edit.touches(at) || matches!(edit, Edit::Recalled { at: behind, .. } if *behind == at)
+}
+
 /// Estimated tokens of a message as the client has it.
 pub(in crate::proxy) fn size(raw: &Bytes) -> Tokens {
     tokens::message(&spoken(&String::from_utf8_lossy(raw)))
@@ -89,11 +114,11 @@ pub(in crate::proxy) fn size(raw: &Bytes) -> Tokens {
 
 /// Estimated tokens of a message in the view.
 pub(in crate::proxy) fn size_in(view: &View, at: usize, raw: &Bytes) -> Tokens {
-    let mut out = None;
-    for edit in view.edits.iter().filter(|edit| edit.touches(at)) {
+    let (mut out, mut behind) = (None, 0);
+    for edit in view.edits.iter().filter(|edit| stands_at(edit, at)) {
         match edit {
             Edit::Fold { .. } => return 0,
-            Edit::Recalled { .. } => {}
+            Edit::Recalled { .. } => behind += tokens::edit(edit),
             Edit::Text { .. } => out = Some(tokens::edit(edit)),
             Edit::Arguments { call, .. } => {
                 let whole = out.unwrap_or_else(|| size(raw));
@@ -103,7 +128,7 @@ pub(in crate::proxy) fn size_in(view: &View, at: usize, raw: &Bytes) -> Tokens {
             }
         }
     }
-    out.unwrap_or_else(|| size(raw))
+    out.unwrap_or_else(|| size(raw)).saturating_add(behind)
 }
 
 /// What each result answers: the call's name and arguments, by the result's index.
@@ -135,7 +160,7 @@ impl Calls {
 /// The beginning of what stands in the prompt for a message that was changed there.
 fn seen(view: &View, at: usize) -> Option<String> {
     let text = view.edits.iter().find_map(|edit| match edit {
-        Edit::Text { at: changed, text, .. } if *changed == at => Some(text),
+        Edit::Text { at: changed, text, .. } | Edit::Recalled { at: changed, text, .. } if *changed == at => Some(text),
         _ => None,
     })?;
     Some(short(&text.split_whitespace().take(SHOWN).collect::<Vec<_>>().join(" ")))
@@ -159,7 +184,7 @@ pub(in crate::proxy) fn line(node: &NodeRow, view: &View) -> Value {
 
 /// What became of a message, in one word.
 pub(in crate::proxy) fn became(view: &View, at: usize) -> &'static str {
-    match view.edits.iter().find(|edit| edit.touches(at)) {
+    match view.edits.iter().find(|edit| stands_at(edit, at)) {
         None => "same",
         Some(Edit::Fold { .. }) => "folded",
         Some(Edit::Text { rule, .. } | Edit::Arguments { rule, .. }) => word(*rule),

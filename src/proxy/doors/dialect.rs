@@ -299,7 +299,9 @@ pub(super) async fn told_after(
         Answer::Body(body) => body,
         Answer::Events(events) => {
             let mut begin = encoder.start(&head);
-            begin += &encoder.chunk(&Said { compaction: before, ..Said::default() });
+            if before.is_some() {
+                begin += &encoder.chunk(&Said { compaction: before, ..Said::default() });
+            }
             let kind = HeaderValue::from_static(encoder.stream_type());
             parts.headers.insert(header::CONTENT_TYPE, kind);
             let mut encoded = EncodedStream::new(events, encoder, begin, quiet(app));

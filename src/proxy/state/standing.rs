@@ -38,6 +38,9 @@ pub(in crate::proxy) struct Standing {
     pub(in crate::proxy) wishes: Vec<Steer>,
     /// A title that a model wrote.
     pub(in crate::proxy) title: Option<String>,
+    /// What the messages say that a person does not want to come back by themselves.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(in crate::proxy) unwanted: Vec<Digest>,
     /// Whose rules it began with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::proxy) ruled_for: Option<Scope>,
@@ -104,6 +107,8 @@ pub(in crate::proxy) struct Held {
     pub(in crate::proxy) tokens: Tokens,
     /// Nothing is rewritten.
     pub(in crate::proxy) paused: bool,
+    /// What does not come back by itself.
+    pub(in crate::proxy) unwanted: Vec<Digest>,
     /// Lines that a pattern matches and that found no room.
     pub(in crate::proxy) left_out: usize,
 }
@@ -191,7 +196,7 @@ pub(in crate::proxy) fn held(
     body: &[Message],
     window: Tokens,
 ) -> Held {
-    let mut out = Held { paused: standing.paused, ..Held::default() };
+    let mut out = Held { paused: standing.paused, unwanted: standing.unwanted.clone(), ..Held::default() };
     if standing.pins.is_empty() && patterns.is_empty() {
         return out;
     }

@@ -62,11 +62,15 @@ fn found(app: &App, draft: &Draft<'_>, limit: Tokens, made: &Drafted) -> Option<
     }
     let room = remind::room(window, limit.saturating_sub(made.tokens));
     let cue = remind::cue(body).filter(|_| room > 0)?;
+    // A person said that it does not help here.
+    let unwanted = &draft.wanted.unwanted;
     let mut own = |hit: &mut Hit| {
         let same = |digest| body.get(hit.at).is_some_and(|message| message.digest == digest);
         // The id of a text that once stood in its place says nothing of this one.
         (hit.id, hit.call) = (None, None);
-        hit.at < last && hit.digest.is_some_and(same) && !recall::is_woven(body, hit.at)
+        hit.at < last
+            && hit.digest.is_some_and(|digest| same(digest) && !unwanted.contains(&digest))
+            && !recall::is_woven(body, hit.at)
     };
     let count = |text: &str| app.measure.text(&situation.key, situation.own.as_deref(), text);
     blocking(|| {

@@ -68,7 +68,7 @@ function Root() {
   const [view, go] = useState(parse);
   const [dialog, show] = useState(null);
   const [title, say] = useState(null);
-  const [servers, error] = useData("/windowsill/models", { wants: (event) => ["request_failed", "window_changed", "model_changed"].includes(event.kind), every: 15 });
+  const [servers, error, askServers] = useData("/windowsill/models", { wants: (event) => ["request_failed", "window_changed", "model_changed"].includes(event.kind), every: 15 });
   useEffect(() => {
     onDialog(show);
     onKeyNeeded((again) => new Promise((done) => show(html`<${Key} key=${Math.random()} again=${again} done=${done} />`)));
@@ -91,7 +91,7 @@ function Root() {
   return html`<a class="skip" href="#main" onclick=${(e) => { e.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
     <header class="top"><a class="logo" href="#/">windowsill</a><nav aria-label="Main">${link("overview", "#/", "Conversations")}${link("requests", "#/requests", "Requests")}${link("chat", "#/chat", "Chat")}</nav>
       <${Find} query=${view.query} /><${Server} servers=${servers} error=${error} /><${Theme} /></header>
-    <main id="main" tabindex="-1">${view.kind === "overview" ? html`<${Overview} servers=${servers} serversError=${error} />`
+    <main id="main" tabindex="-1">${view.kind === "overview" ? html`<${Overview} servers=${servers} serversError=${error} serversChanged=${askServers} />`
       : view.kind === "search" ? html`<${Everywhere} query=${view.query} />`
       : view.kind === "requests" ? html`<${Requests} />`
       : view.kind === "chat" ? html`<${Chat} servers=${servers} />`

@@ -1,7 +1,7 @@
 // One conversation: what fills its window, both sides of its history, what was done, what it cost.
 
 import { html, useEffect, useMemo, useRef, useState } from "./lib.js";
-import { get, of, listen, text } from "./api.js";
+import { of, listen, post, text } from "./api.js";
 import { useData, Ago, Card, Copy, Scroll, Wrong, open, save } from "./use.js";
 import { count, percent, plural, cut } from "./format.js";
 import { Strip, about } from "./strip.js";
@@ -105,6 +105,15 @@ function Original({ record }) {
   return html` · original <code>${record}</code> <button type="button" class="copy" onclick=${keep}>Save</button>`;
 }
 
+// What came back by itself may not help: then it comes no more here.
+function Useful({ id, at, edit, changed }) {
+  const [said, say] = useState(null);
+  const tell = async () => {
+    try { await post(of(id, "/recalled"), { message: at, useful: !edit.useful }); await changed(); } catch (problem) { say(problem); }
+  };
+  return html`<p class="why" id="useful">${edit.useful ? "" : "It does not come back by itself in this conversation. "}<button type="button" class="copy" onclick=${tell}>${edit.useful ? "Not useful" : "It is useful after all"}</button>${said && html` <span class="wrong">${said.message}</span>`}</p>`;
+}
+
 function Panel({ id, at, pins, changed, leave }) {
   const [m, error, again] = useData(at < 0 ? null : of(id, `/messages/${at}`), { wants: (event) => event.conversation === id });
   const shell = (inner) => html`<section class=${at < 0 ? "card panel idle" : "card panel"} id=${at < 0 ? null : "message"} aria-live="polite">${inner}</section>`;
@@ -115,7 +124,8 @@ function Panel({ id, at, pins, changed, leave }) {
     <h2>Message ${m.at} · ${WHO[m.role] ?? m.role} <small>· about ${count(m.tokens)} tokens</small></h2>
     ${m.edits.length === 0 && html`<p class="why">The model sees it as it is.</p>`}
     ${m.edits.map((edit, n) => html`<div key=${`${m.at} ${n}`}><p class="why">${edit.why} · about ${count(edit.tokens)} tokens${edit.record && html`<${Original} record=${edit.record} />`}</p>
-      <details open=${edit.kind !== "folded"}><summary>${edit.kind === "folded" ? `The brief of messages ${edit.from}–${edit.to - 1}` : "What the model sees"}</summary><${Shown} words=${edit.text} /></details></div>`)}
+      ${edit.kind === "recalled" && html`<${Useful} id=${id} at=${m.at} edit=${edit} changed=${again} />`}
+      <details open=${edit.kind !== "folded"}><summary>${edit.kind === "folded" ? `The brief of messages ${edit.from}–${edit.to - 1}` : edit.kind === "recalled" ? "What came back behind it" : "What the model sees"}</summary><${Shown} words=${edit.text} /></details></div>`)}
     <details open key=${m.at}><summary>${m.edits.length ? "The original, word for word" : "Its words"}</summary><${Shown} words=${m.text} /></details>
     <${Steps} id=${id} message=${m} pins=${pins} changed=${async () => { await changed(); await again(); }} />`);
 }

@@ -10,7 +10,7 @@ const PAGE = 100;
 const WHO = { user: "you", assistant: "assistant", tool: "result", system: "system" };
 const VIEW = {
   preview: "preview", placeholder: "cleared", pointer: "the same text stands elsewhere", restored: "in full again, with a pointer", noted: "as it is, with a line from the watchdog",
-  cut: "cut to fit", settled: "shortened",
+  recalled: "with what was recalled", cut: "cut to fit", settled: "shortened",
 };
 
 // The runs of messages that a fold took out, in order: what it kept stands between them.

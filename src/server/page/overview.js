@@ -1,6 +1,7 @@
 // What is going on: conversations, what was saved, and the servers with their windows.
 
 import { html, useState } from "./lib.js";
+import { post } from "./api.js";
 import { useData, useFocusKept, Ago, Card, Copy, Scroll, Wrong } from "./use.js";
 import { count, percent, plural, bytes, seconds } from "./format.js";
 import { Thin } from "./strip.js";
@@ -36,20 +37,34 @@ function memory(m) {
   return [held, free && `${free} to use`].filter(Boolean).join(", ") || "–";
 }
 
-const Model = ({ m }) => (m.error
+// A model is taken into memory, or given up, where its server can be told to.
+function Switch({ m, changed }) {
+  const [said, say] = useState(null);
+  if (!m.can_be_told) return null;
+  const tell = (what, more = {}) => async () => {
+    say({ busy: what === "load" ? "loading …" : "giving it up …" });
+    try { await post(`/windowsill/models/${what}`, { model: m.model, upstream: m.upstream, ...more }); await changed(); say(null); } catch (problem) { say({ problem }); }
+  };
+  const best = m.affordable?.num_ctx;
+  const button = (words, act) => html`<button type="button" class="copy" disabled=${Boolean(said?.busy)} onclick=${act} aria-label=${`${words}: ${m.model}`}>${words}</button> `;
+  return html`<span class="under">${said?.busy ? html`<span class="soft" role="status">${said.busy}</span>` : html`${m.loaded ? button("Unload", tell("unload")) : button("Load", tell("load"))}
+    ${m.takes_window && best > 0 && best !== (m.loaded ? m.window : null) && button(`Load with ${count(best)}`, tell("load", { num_ctx: best }))}`}${said?.problem && html`<span class="wrong">${said.problem.message}</span>`}</span>`;
+}
+
+const Model = ({ m, changed }) => (m.error
   ? html`<tr><td>${m.upstream}</td><td colspan="6" class="wrong">${m.error}</td></tr>`
   : html`<tr><td>${m.model}</td><td>${m.upstream}${m.kind ? ` · ${m.kind}` : ""}</td><td class="num">${count(m.window)}</td>
       <td class="num">${count(m.affordable?.num_ctx)}</td><td class="num">${count(m.trained)}</td><td class="optional">${memory(m)}</td>
-      <td><span class=${m.loaded ? "green" : "soft"}>${m.loaded ? "loaded" : "not loaded"}</span></td></tr>`);
+      <td><span class=${m.loaded ? "green" : "soft"}>${m.loaded ? "loaded" : "not loaded"}</span><${Switch} m=${m} changed=${changed} /></td></tr>`);
 
-function Models({ servers, error }) {
+function Models({ servers, error, changed }) {
   return html`<${Card} title="Models and their windows" id="models">
     ${error && !servers ? html`<${Wrong} error=${error} />`
     : !servers ? html`<p class="soft">asking the servers …</p>`
     : servers.models.length === 0 ? html`<p class="empty">No inference server was found. Start Ollama or llama-server, or name one with <code>--upstream URL</code>.</p>`
     : html`<${Scroll} label="Models"><table><thead><tr><th scope="col">Model</th><th scope="col">Server</th><th class="num" scope="col">Window</th><th class="num" scope="col">Would fit</th>
         <th class="num" scope="col">Trained for</th><th scope="col" class="optional">Memory</th><th scope="col">State</th></tr></thead>
-        <tbody>${servers.models.map((m, n) => html`<${Model} key=${`${m.upstream}/${m.model}/${n}`} m=${m} />`)}</tbody></table><//>`}<//>`;
+        <tbody>${servers.models.map((m, n) => html`<${Model} key=${`${m.upstream}/${m.model}/${n}`} m=${m} changed=${changed} />`)}</tbody></table><//>`}<//>`;
 }
 
 function Line({ row, failed }) {
@@ -82,11 +97,12 @@ function First({ servers }) {
   const lines = [["For this run alone", "windowsill launch claude"], ["For good", "windowsill wrap claude"], ["Any other client", `OPENAI_BASE_URL=${base}/v1 OPENAI_API_KEY=none`], ["Or by hand", curl]];
   return html`<div class="first" id="first"><p><b>Nothing was recorded yet.</b> Point a client at <code>${base}/v1</code>${up ? "" : ", once a server runs"}; its conversations appear here by themselves.
       The key may be anything, unless the config has an <code>api_key</code>.</p>
+    ${up && html`<p><a class="btn" href="#/chat">Send a test message</a></p>`}
     <dl class="lines">${lines.map(([name, line]) => html`<dt key=${name}>${name}</dt><dd><pre tabindex="0">${line}</pre><${Copy} text=${line} /></dd>`)}</dl>
     <p class="soft"><code>claude</code> may be <code>codex</code>, <code>opencode</code>, <code>aider</code> and others: <code>windowsill launch --help</code> lists them.</p></div>`;
 }
 
-export function Overview({ servers, serversError }) {
+export function Overview({ servers, serversError, serversChanged }) {
   // Each request changes what is listed; what is only told of one (a warning, say) does not.
   const busy = () => true;
   const [answer, error] = useData("/windowsill/conversations", { wants: busy, every: 10 });
@@ -102,5 +118,5 @@ export function Overview({ servers, serversError }) {
       ${answer && rows.length === 0 && html`<${First} servers=${servers} />`}
       ${own.length > 0 && html`<${Table} rows=${own} failed=${failed} />`}
       ${helpers.length > 0 && html`<details id="helpers"><summary>${plural(helpers.length, "call")} of clients' own helpers: titles, tags, follow-ups</summary><${Table} rows=${helpers} failed=${failed} /></details>`}<//>
-    <${Models} servers=${servers} error=${serversError} /></div>`;
+    <${Models} servers=${servers} error=${serversError} changed=${serversChanged} /></div>`;
 }

@@ -167,7 +167,7 @@ export function ListSteps({ id, message, changed }) {
   const name = (verb) => `${verb} message ${at}`;
   const step = (verb, path, explain) => html`<button type="button" class="copy" key=${verb} aria-label=${name(verb)} onclick=${() => ask(name(verb), of(id, path), { message: at }, { verb, changed, explain })}>${verb}…</button>`;
   return html`<span class="steps">${role === "tool" && became === "same" && [step("Preview", "/evict", PREVIEWED), " ", step("Clear", "/clear", CLEARED)]}
-    ${became !== "same" && became !== "folded" && step("Restore", "/restore", RESTORED)}</span>`;
+    ${!["same", "folded", "recalled"].includes(became) && step("Restore", "/restore", RESTORED)}</span>`;
 }
 
 const PREVIEWED = "The lines that matter stay; the original can be recalled.";
@@ -178,11 +178,13 @@ const RESTORED = "The model sees it in full again.";
 export function Steps({ id, message, pins, changed }) {
   const at = message.at;
   const brief = message.edits.find((edit) => edit.kind === "folded");
-  const whole = message.edits.length === 0 && message.role === "tool";
+  // What came back by itself stands behind a message, which stays as it is.
+  const own = message.edits.filter((edit) => edit.kind !== "recalled");
+  const whole = own.length === 0 && message.role === "tool";
   const pinned = pins.pins.some((pin) => pin.pin !== null && pin.message === at);
   const step = (name, title, path, verb, explain) => html`<${Button} key=${name} onclick=${() => ask(title, of(id, path), { message: at }, { verb, changed, explain })}>${name}<//>`;
   return html`<div class="buttons">
-    ${!brief && message.edits.length > 0 && step("Restore…", `Restore message ${at}`, "/restore", "Restore", RESTORED)}
+    ${!brief && own.length > 0 && step("Restore…", `Restore message ${at}`, "/restore", "Restore", RESTORED)}
     ${whole && step("Preview…", `Preview message ${at}`, "/evict", "Preview", PREVIEWED)}
     ${whole && step("Clear…", `Clear message ${at}`, "/clear", "Clear", CLEARED)}
     ${!pinned && step("Pin…", `Pin message ${at}`, "/pins", "Pin", "It stays in the prompt through every fold, with the whole step that it belongs to.")}

@@ -85,6 +85,12 @@ pub(super) async fn load(link: &Link, model: &str, num_ctx: Option<u32>) -> Resu
     }
 }
 
+/// Has a model given up: a request without messages that keeps it for no time (docs/api.md, "Unload a model").
+pub(super) async fn unload(link: &Link, model: &str) -> Result<(), Error> {
+    let ask = json!({ "model": model, "messages": [], "stream": false, "keep_alive": 0 }).to_string();
+    link.post("/api/chat", ask, ASK_LIMIT).await.map(drop)
+}
+
 /// An OpenAI chat request, asked in Ollama's words; the reply in OpenAI's. An effort that a model has no word for is no reason
 /// to refuse the request: it is asked once more with the nearest, or without, and that is remembered.
 pub(super) async fn chat(

@@ -100,9 +100,13 @@ async fn a_router_is_asked_without_loading_anything() {
             {"id": "off", "status": {"value": "unloaded", "args": ["--ctx-size", "1024", "-np", "1"]}}]}),
         ),
         "POST /v1/chat/completions/input_tokens?autoload=false" => Play::Json(200, json!({"input_tokens": 5})),
+        "POST /models/load" => Play::Json(200, json!({"success": true})),
+        "POST /models/unload" => Play::Json(400, json!({"error": {"message": "model is not running"}})),
         _ => not_found(),
     });
     let upstream = stub.upstream();
+    upstream.bring("off", None).await.unwrap();
+    assert!(upstream.drop_model("off").await.is_err());
     let on = upstream.loaded("a/b").await.unwrap();
     assert_eq!((on.window, on.asked_of, on.provisional), (Some(2048), "/props", false));
     let off = upstream.loaded("off").await.unwrap();

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use serde_json::{Value, json};
 
 /// One request, one connection: `Connection: close` goes both ways, so that no framing needs to be understood.
 pub(crate) struct Relay {
@@ -18,6 +19,8 @@ pub(crate) struct Relay {
 
 #[derive(Default)]
 struct Chats {
+    /// The tool that every reply calls.
+    calls: Mutex<Option<&'static str>>,
     /// Nothing tells a model's vocabulary.
     hides: AtomicBool,
     bodies: Mutex<Vec<String>>,
@@ -45,6 +48,12 @@ impl Relay {
             }
         });
         Relay { address, chats, over }
+    }
+
+    /// From now on, each reply to a client is a call of this tool without arguments: the server evaluates the prompt, and what its
+    /// small model would write is left out.
+    pub(crate) fn call(&self, tool: &'static str) {
+        *self.chats.calls.lock() = Some(tool);
     }
 
     /// From now on, Ollama's `/api/show` with `verbose` is refused, as if the server could not tell a vocabulary.
@@ -128,7 +137,11 @@ fn pass(client: TcpStream, server: SocketAddr, chats: &Chats) -> std::io::Result
     chats.bodies.lock().push(String::from_utf8(request.body.clone()).expect("chat bodies are UTF-8"));
     chats.under_way.fetch_add(1, Ordering::Relaxed);
     chats.came.notify_all();
-    let passed = forward(client, server, &request, chats);
+    let called = *chats.calls.lock();
+    let passed = match called.and_then(|tool| Some((tool, of_a_client(&request.body)?))) {
+        Some((tool, body)) => called_by(client, server, tool, body),
+        None => forward(client, server, &request, chats),
+    };
     chats.under_way.fetch_sub(1, Ordering::Relaxed);
     passed
 }
@@ -148,5 +161,48 @@ fn forward(mut client: TcpStream, server: SocketAddr, request: &Request, chats: 
         upstream.shutdown(Shutdown::Both)
     });
     std::io::copy(&mut server, &mut client)?;
+    client.shutdown(Shutdown::Both)
+}
+
+/// The body of a request that is a client's own: no summary, and nothing that is only evaluated.
+fn of_a_client(body: &[u8]) -> Option<Value> {
+    let body: Value = serde_json::from_slice(body).ok()?;
+    let last = body["messages"].as_array()?.last()?["content"].to_string();
+    (body["max_tokens"] != 1 && !last.contains("write a handoff summary")).then_some(body)
+}
+
+/// Has the server evaluate a prompt, and answers with a call.
+fn called_by(mut client: TcpStream, server: SocketAddr, tool: &str, mut body: Value) -> std::io::Result<()> {
+    let stream = body["stream"] == true;
+    (body["stream"], body["max_tokens"]) = (json!(false), json!(1));
+    body.as_object_mut().expect("an object").remove("stream_options");
+    let mut server = TcpStream::connect(server)?;
+    let said = body.to_string();
+    let head =
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: server\r\nContent-Type: application/json\r\nConnection: close\r\n";
+    server.write_all(format!("{head}Content-Length: {}\r\n\r\n{said}", said.len()).as_bytes())?;
+    let mut answer = String::new();
+    server.read_to_string(&mut answer)?;
+    let Some(mut reply) = answer.find('{').and_then(|at| Some(answer[at..=answer.rfind('}')?].to_owned())) else {
+        return client.write_all(answer.as_bytes());
+    };
+    if let Ok(mut whole) = serde_json::from_str::<Value>(&reply)
+        && whole["choices"].is_array()
+    {
+        let call =
+            json!({"index": 0, "id": "call_1", "type": "function", "function": {"name": tool, "arguments": "{}"}});
+        let says = json!({"role": "assistant", "content": null, "tool_calls": [call]});
+        let key = if stream { "delta" } else { "message" };
+        whole["choices"] = json!([{"index": 0, key: says, "finish_reason": "tool_calls"}]);
+        reply = whole.to_string();
+    }
+    let (kind, reply) = match stream && !answer.contains("\"error\"") {
+        true => ("text/event-stream", format!("data: {reply}\n\ndata: [DONE]\n\n")),
+        false => ("application/json", reply),
+    };
+    let status = answer.lines().next().unwrap_or("HTTP/1.1 502 X").trim();
+    let length = reply.len();
+    let head = format!("{status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+    client.write_all(format!("{head}{reply}").as_bytes())?;
     client.shutdown(Shutdown::Both)
 }

@@ -4,8 +4,10 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use serde_json::json;
-use windowsill::conversation::edit::View;
+use windowsill::conversation::edit::{Edit, View};
+use windowsill::conversation::managed::{Compact, Edits, Inputs, Trigger, Uses};
 use windowsill::conversation::{Conversation, Message, Role, repair};
+use windowsill::plan::client::over;
 use windowsill::plan::fit::{Fitting, Ours, fit};
 use windowsill::plan::{Facts, FoldAt, KeepRecent, Plan, Policy, Size, Strategy as Fold, TemplateFacts};
 use windowsill::wire::openai_chat as wire;
@@ -120,6 +122,26 @@ fn policy() -> impl Strategy<Value = Policy> {
     })
 }
 
+/// What a client asks to be done with its history.
+fn edits() -> impl Strategy<Value = Edits> {
+    let trigger = prop_oneof![(0..3000_u32).prop_map(Trigger::Tokens), (0..8_usize).prop_map(Trigger::Uses)];
+    let inputs = prop_oneof![Just(Inputs::Stay), Just(Inputs::Go), Just(Inputs::Of(vec!["f".into()]))];
+    let uses =
+        (trigger, 0..4_usize, 0..400_u32, any::<bool>(), inputs).prop_map(|(trigger, keep, at_least, f, inputs)| {
+            let exclude = if f { vec!["f".into()] } else { Vec::new() };
+            Uses { trigger, keep, at_least, exclude, inputs }
+        });
+    let compact =
+        (0..4000_u32, prop::bool::weighted(0.2)).prop_map(|(at, whole)| Compact { at, whole, ..Compact::default() });
+    let thinking = prop::option::of(0..3_usize);
+    (thinking, prop::option::of(uses), prop::option::of(compact)).prop_map(|(thinking, uses, compact)| Edits {
+        thinking,
+        uses,
+        compact,
+        stands: None,
+    })
+}
+
 #[derive(Debug, Clone)]
 struct Numbers {
     window: u32,
@@ -179,6 +201,36 @@ proptest! {
             }
             let raw = conversation.body.iter().map(|m| m.bytes().clone()).collect();
             before = pass.plan.fits.then_some((pass.view, raw, conversation.body.len()));
+        }
+    }
+
+    /// The same where the client asks for edits of its own: what holds of every plan holds of these, and what was done is not done
+    /// again for the same history.
+    #[test]
+    fn any_session_whose_client_asks(says in prop::collection::vec(say(), 1..20), policy in policy(), edits in edits(), n in numbers()) {
+        let policy = over(&edits, &policy);
+        let all = messages(&says);
+        let mut view = View::default();
+        let mut raw: Vec<Bytes> = Vec::new();
+        for end in 1..=all.len() {
+            if all.get(end).is_some_and(|m| m["role"] == "tool") {
+                continue;
+            }
+            let conversation = read(&all[..end], &policy.template);
+            let (old, forwarded) = if starts_with(&conversation, &raw) { (view, raw.len()) } else { Default::default() };
+            let facts = Facts { forwarded, guessed: n.guessed, ..harness::facts(&conversation, &old, n.window, n.reserved) };
+            let pass = harness::check(&conversation, &facts, &policy)
+                .map_err(|e| TestCaseError::fail(format!("with {end} messages: {e}")))?;
+            // What was taken out stays out: shorter still, or in a brief.
+            let places = |view: &View| view.edits.iter().filter_map(text_at).collect::<Vec<usize>>();
+            let (is, was) = (places(&pass.view), places(&old));
+            let is_folded = |at: &usize| pass.view.edits.iter().any(|e| matches!(e, Edit::Fold { .. }) && e.touches(*at));
+            prop_assert!(was.iter().all(|at| is.contains(at) || is_folded(at)), "what was cleared came back");
+            (view, raw) = (View::default(), Vec::new());
+            if pass.plan.fits {
+                raw = conversation.body.iter().map(|m| m.bytes().clone()).collect();
+                view = pass.view;
+            }
         }
     }
 
@@ -261,6 +313,11 @@ proptest! {
         let cut = pass.plan.actions.iter().any(|a| matches!(a, windowsill::plan::Action::Cut { .. }));
         prop_assert!(!cut || best.with_user_whole + oracle::LEAST_BRIEF > limit, "user message cut at {limit}, though {best:?}");
     }
+}
+
+/// The message whose text an edit replaces.
+fn text_at(edit: &Edit) -> Option<usize> {
+    if let Edit::Text { at, .. } = edit { Some(*at) } else { None }
 }
 
 fn starts_with(conversation: &Conversation, raw: &[Bytes]) -> bool {

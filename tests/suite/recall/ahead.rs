@@ -1,13 +1,13 @@
 //! What comes back by itself, behind the last message's words.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::dialects::{ALL, Dialect};
 use crate::support::*;
 
 const BEGINS: &str = "[from earlier in this conversation, found by windowsill";
 const FACT: &str = "The boathouse key lies under the cobalt pot.";
-const ASKED: &str = "Where does the boathouse key lie?";
+pub(crate) const ASKED: &str = "Where does the boathouse key lie?";
 
 /// So many turns that the prompt was just folded, and has room.
 const TURNS: usize = 19;
@@ -23,7 +23,7 @@ fn told(turns: usize) -> Chat {
 }
 
 /// A fake, and a proxy that had the chat up to where its first part was folded.
-fn folded(toml: &str) -> (Fake, TestProxy, Chat) {
+pub(crate) fn folded(toml: &str) -> (Fake, TestProxy, Chat) {
     let fake = Fake::start(Kind::LlamaServer, 4096);
     let proxy = TestProxy::with(&[fake.url()], toml);
     for turns in [8, 16, TURNS] {
@@ -69,6 +69,35 @@ fn what_was_asked_for_stands_behind_the_question() {
     let all = fake.last().messages();
     assert_eq!(text(&all[all.len() - 3]), words);
     assert_eq!(all[..rest.len()], rest[..]);
+}
+
+/// A person says that what came back does not help: it comes no more in this conversation, until they take that back. What was sent
+/// stays, byte for byte.
+#[test]
+fn what_does_not_help_comes_back_no_more() {
+    let (fake, proxy, chat) = folded("");
+    let asked = chat.user(ASKED);
+    let id = proxy.chat(&asked).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let before = fake.last();
+    let at = asked.messages.len() - 1 - asked.messages.iter().filter(|m| m["role"] == "system").count();
+    let base = format!("/windowsill/conversations/{id}");
+    let useful = || proxy.get(&format!("{base}/messages/{at}")).ok().json()["edits"][0]["useful"].clone();
+    assert_eq!(useful(), true);
+    let say = |body: Value| proxy.post(&format!("{base}/recalled"), &[], body.to_string().as_bytes());
+    let said = say(json!({"message": at})).ok().json();
+    assert!(said["useful"] == false && !said["of"].as_array().unwrap().is_empty(), "{said}");
+    assert_eq!(useful(), false);
+    proxy.chat(&asked).ok();
+    assert_eq!(fake.last().body, before.body, "what was sent stays");
+    let again = asked.clone().assistant("Under the pot.").user("Thanks.").assistant("Fine.").user(ASKED);
+    proxy.chat(&again).ok();
+    let words = last_words(&fake.last());
+    assert!(!words.contains(FACT), "{words}");
+    say(json!({"message": at, "useful": true})).ok();
+    assert_eq!(useful(), true);
+    assert_eq!(say(json!({"message": 0})).error().0, "nothing_to_do");
+    assert_eq!(say(json!({})).status, 400);
+    assert_eq!(say(json!({"message": at, "helps": false})).status, 400);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The recall tool: offered once something left the prompt, answered within the reply, never seen by the client.
 
-mod ahead;
+pub(crate) mod ahead;
 mod found;
 mod spoken;
 

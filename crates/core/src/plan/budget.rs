@@ -79,8 +79,8 @@ impl Lines {
         let line = |share: f64| if tight { of_room(share).min(limit) } else { of_window(share).min(limit) };
         let size = |size: Size| size.tokens(facts.window).max(SMALLEST_EVICTED);
         let crowded = fixed > facts.window / 2;
-        // One result must not take what all the next steps need.
-        let most = if crowded { (room / RESULTS_IN_ROOM).max(SMALLEST_EVICTED) } else { Tokens::MAX };
+        // One result must leave room for a brief and the next call.
+        let most = if crowded { (room / 3 * 2).max(SMALLEST_EVICTED) } else { Tokens::MAX };
         let (evict_over, digest_over) = (size(policy.evict_over).min(most), policy.digest_over.map(size));
         let summary = brief_budget(facts.window, room, policy.summary_max_tokens);
         let (clear_at, summarize_at) = (line(policy.clear_at), line(policy.summarize_at));
@@ -114,10 +114,6 @@ impl Lines {
 
 /// Results below this many tokens are never evicted, whatever the share says: a preview would cost as much.
 const SMALLEST_EVICTED: Tokens = 160;
-
-/// Where system prompt and tools take more than half of the window, one result takes at most one part in this many of what they
-/// leave: a larger one would be followed by a rewrite at once, and so would each one after it.
-const RESULTS_IN_ROOM: Tokens = 4;
 
 /// Share of what a fold leaves of the history, in hundredths, that a brief may take with the work that it quotes. What is
 /// quoted is worth more for its length than older messages kept whole (docs/notes/memory.md).

@@ -257,7 +257,7 @@ pub fn plan(conversation: &Conversation, facts: &Facts, policy: &Policy) -> Plan
     let mut sheet = Sheet::new(conversation, facts, policy);
     let before = sheet.regions();
     type Apply = fn(&mut Sheet<'_>) -> Option<String>;
-    let first = policy.client.first_line().unwrap_or(0);
+    let first = policy.client.first_line().unwrap_or(0).min(sheet.lines.limit);
     let layers: [(&str, Apply, Tokens); 11] = [
         ("summarize", summarize::keep_request, 0),
         ("evict", evict::apply, sheet.lines.evict_over),

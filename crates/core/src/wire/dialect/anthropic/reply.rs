@@ -127,7 +127,8 @@ impl Reply {
     /// The block that stands for what was summarized; without words where nothing came of it.
     fn compaction(&mut self) -> Option<Value> {
         let alone = self.finish.as_deref() == Some(reply::COMPACTION);
-        if !std::mem::take(&mut self.management.waits) && !(alone && self.blocks == 0) {
+        let waits = std::mem::take(&mut self.management.waits);
+        if !(waits || alone && self.blocks == 0) {
             return None;
         }
         let Some(made) = &self.management.done.compaction else {

@@ -213,8 +213,8 @@ impl Place {
             Err(_) => false,
         };
         let anew: Vec<Message> = anew.into_iter().filter(|message| !is_told(message)).collect();
-        let brief = (restored.is_none() && !text.brief.is_empty())
-            .then(|| Message::new("user", told(&text.brief).into_owned().into()));
+        let brief =
+            (restored.is_none() && !text.brief.is_empty()).then(|| Message::new("user", told(&text.brief).into()));
         (spelled, brief.into_iter().chain(anew).collect())
     }
 }
