@@ -7,7 +7,7 @@ use windowsill_core::conversation::Digest;
 use windowsill_core::export::{self, Exported, Head};
 
 use super::types::{ConversationRow, Error, EventFilter, EventRow, Gone, Hit, Item, NodeRow, Passage, PathRow, Reply};
-use super::{Store, passages, prune, read, reply, search};
+use super::{Store, passages, read, reply, search};
 
 impl Store {
     /// An original by its record id, with the call of the first conversation that recorded it.
@@ -78,7 +78,7 @@ impl Store {
     /// # Errors
     /// When the database cannot be read.
     pub fn pruned_original(&self, id: &str) -> Result<Option<Gone>, Error> {
-        self.inner.read(|conn| prune::gone(conn, "original", id))
+        self.inner.read(|conn| read::gone(conn, "original", id))
     }
 
     /// Word of a conversation that retention removed.
@@ -86,7 +86,7 @@ impl Store {
     /// # Errors
     /// When the database cannot be read.
     pub fn pruned_conversation(&self, id: &str) -> Result<Option<Gone>, Error> {
-        self.inner.read(|conn| prune::gone(conn, "conversation", id))
+        self.inner.read(|conn| read::gone(conn, "conversation", id))
     }
 
     /// An item of an earlier reply, by its id. What is still queued is not seen.
@@ -110,7 +110,7 @@ impl Store {
     /// # Errors
     /// When the database cannot be read.
     pub fn reply_gone(&self, id: &str) -> Result<Option<Gone>, Error> {
-        self.inner.read(|conn| prune::gone(conn, "reply", id))
+        self.inner.read(|conn| read::gone(conn, "reply", id))
     }
 
     /// The messages of a history in order, as they came, by the chain digest of the last one. Holds them all in RAM.

@@ -1,12 +1,9 @@
-//! Whether the record can be written: what the last write said, and a database that was deleted while it was open.
+//! Whether the record can be written: what the last write said.
 
-use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::presence::Presence;
 use super::recent::Recent;
-use super::schema;
 use super::types::{Error, Trouble};
-use super::writer::{Writer, unix_ms};
 
 /// Notes that a batch was written.
 pub(super) fn written(recent: &mut Recent) {
@@ -32,28 +29,7 @@ pub(super) fn failed(recent: &mut Recent, error: &Error, nobody_waits: bool) {
     recent.trouble = Some(Trouble { since_ms, error: error.clone() });
 }
 
-impl Writer {
-    /// Opens the database again where its file is not the one that was opened: somebody deleted or replaced it. What was in
-    /// it is gone; what comes from now on is kept.
-    pub(super) fn mend(&mut self) -> Result<(), Error> {
-        if schema::identity(&self.path) == self.recent.lock().opened {
-            return Ok(());
-        }
-        let Some(folder) = self.path.parent() else { return Ok(()) };
-        tracing::error!(path = %self.path.display(), "the record was deleted or replaced while windowsill ran; it begins anew");
-        schema::private_dir(folder)?;
-        self.files.create()?;
-        let presence = Presence::new(folder)?;
-        let conn = schema::open_writer(&self.path)?;
-        self.readers.reopen(&self.path)?;
-        self.presence = Arc::new(presence);
-        self.conn = conn;
-        let rows = super::read::view_rows(&self.conn).map_err(|e| schema::sqlite_error(&self.path, e))?;
-        let recalled = super::read::with_recalled(&self.conn).map_err(|e| schema::sqlite_error(&self.path, e))?;
-        let mut recent = self.recent.lock();
-        recent.opened = schema::identity(&self.path);
-        recent.start_anew();
-        recent.relearn(rows, recalled);
-        Ok(())
-    }
+/// For the few rows that come without a time.
+pub(super) fn unix_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
 }

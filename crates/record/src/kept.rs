@@ -6,7 +6,7 @@ use rusqlite::{Connection, Row, params};
 
 use super::types::{Error, Gone, KeptChange, KeptRow};
 use super::writer::Apply;
-use super::{Store, prune};
+use super::{Store, read};
 
 /// What `pruned` calls them.
 const KIND: &str = "kept";
@@ -25,7 +25,7 @@ impl Store {
     /// # Errors
     /// When the database cannot be read.
     pub fn kept_gone(&self, name: &str) -> Result<Option<Gone>, Error> {
-        self.inner.read(|conn| prune::gone(conn, KIND, name))
+        self.inner.read(|conn| read::gone(conn, KIND, name))
     }
 }
 

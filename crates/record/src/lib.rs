@@ -12,6 +12,7 @@
 //!   for people and agents, and [`Catalog`] finds names of conversations.
 //! - A kill at any moment loses nothing that was answered; `durable` batches survive a power cut as well.
 
+mod anew;
 mod asking;
 mod batch;
 mod blocking;

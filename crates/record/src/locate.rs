@@ -4,7 +4,7 @@ use windowsill_core::conversation::Digest;
 
 use super::recent::Tip;
 use super::types::{Error, Located};
-use super::{Inner, read, writer};
+use super::{Inner, health, read};
 
 /// How many results of parallel calls may come in another order than before without the history being taken for a fork.
 const PARALLEL: usize = 16;
@@ -21,7 +21,7 @@ pub(super) fn locate(inner: &Inner, chain: &[Digest]) -> Result<Option<Located>,
         {
             let mut recent = inner.recent.lock();
             // Retention leaves alone what a request continues; what it took meanwhile is looked for again.
-            if recent.removals != removals || !recent.note_use(&tip.conversation, writer::unix_ms()) {
+            if recent.removals != removals || !recent.note_use(&tip.conversation, health::unix_ms()) {
                 continue;
             }
         }

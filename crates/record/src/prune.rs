@@ -17,7 +17,7 @@ use windowsill_core::conversation::Digest;
 
 use super::files::Files;
 use super::schema::{file_error, sqlite_error};
-use super::types::{Error, Gone, Pruned, Retention};
+use super::types::{Error, Pruned, Retention};
 use super::writer::Writer;
 use super::{housekeeping, kept, passages};
 
@@ -413,13 +413,6 @@ fn remove(conn: &mut Connection, victim: &Victim, now_ms: i64) -> rusqlite::Resu
     gone("conversation", name)?;
     tx.commit()?;
     Ok(Removed { originals, messages: nodes.len(), left })
-}
-
-/// When and why something was pruned: a record (`original`), a `conversation` or a `reply`.
-pub(super) fn gone(conn: &Connection, kind: &str, name: &str) -> rusqlite::Result<Option<Gone>> {
-    let sql = "SELECT date(now_ms / 1000, 'unixepoch'), why FROM pruned WHERE kind = ?1 AND name = ?2";
-    let row = |r: &rusqlite::Row<'_>| Ok(Gone { date: r.get(0)?, why: r.get(1)? });
-    conn.prepare_cached(sql)?.query_row([kind, name], row).optional()
 }
 
 /// What is recorded again is not gone. A file that was still to go is removed before something new takes its name.

@@ -18,7 +18,7 @@ use super::large::{self, text};
 use super::recent::Tip;
 use super::schema::sqlite_error;
 use super::types::{
-    ConversationRow, Counted, Error, EventFilter, EventRow, Item, NodeRow, PathRow, Recalled, Reply, Rule,
+    ConversationRow, Counted, Error, EventFilter, EventRow, Gone, Item, NodeRow, PathRow, Recalled, Reply, Rule,
 };
 
 /// Columns of [`conversation_row`].
@@ -453,4 +453,11 @@ fn json(r: &Row<'_>, column: usize) -> rusqlite::Result<Value> {
     let text = r.get_ref(column)?.as_str()?;
     serde_json::from_str(text)
         .map_err(|e| rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, Box::new(e)))
+}
+
+/// When and why something was pruned: a record (`original`), a `conversation` or a `reply`.
+pub(super) fn gone(conn: &Connection, kind: &str, name: &str) -> rusqlite::Result<Option<Gone>> {
+    let sql = "SELECT date(now_ms / 1000, 'unixepoch'), why FROM pruned WHERE kind = ?1 AND name = ?2";
+    let row = |r: &rusqlite::Row<'_>| Ok(Gone { date: r.get(0)?, why: r.get(1)? });
+    conn.prepare_cached(sql)?.query_row([kind, name], row).optional()
 }

@@ -7,7 +7,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
@@ -210,7 +209,7 @@ pub(super) struct Apply<'a> {
 impl Apply<'_> {
     fn work(&self, work: &Work) -> Result<Applied, Error> {
         let batch = &work.batch;
-        let now_ms = batch.conversation.as_ref().map_or_else(unix_ms, |c| c.now_ms);
+        let now_ms = batch.conversation.as_ref().map_or_else(health::unix_ms, |c| c.now_ms);
         let mut applied = Applied::default();
         let mut conversation = None;
         if self.durable && batch.conversation.is_none() {
@@ -474,9 +473,4 @@ impl Apply<'_> {
         let sql = "INSERT INTO event (now_ms, conversation, kind, data) VALUES (?1, ?2, ?3, ?4)";
         self.run(sql, params![e.now_ms, e.conversation, e.kind, e.data.to_string()]).map(|_| ())
     }
-}
-
-/// For the few rows that come without a time.
-pub(super) fn unix_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
 }

@@ -224,7 +224,7 @@ fn past_its_size_the_oldest_go_until_it_fits_but_none_in_use() {
     let all = prune(&store, 0, u64::MAX, now).bytes_before;
     // A request goes on with the second oldest.
     assert!(store.locate(&chain_of_full("c1")).unwrap().is_some());
-    let real = writer::unix_ms();
+    let real = health::unix_ms();
     let done = prune(&store, 0, all / 2, real);
     assert!(done.bytes_after <= all / 2 && !done.over && done.conversations >= 3, "{done:?} of {all}");
     let left: Vec<String> = store.conversations(9).unwrap().into_iter().map(|c| c.id).collect();

@@ -15,8 +15,7 @@ use super::super::super::json::Fields;
 use super::super::spelled::{self, Asked, Item, Message, each, given};
 use super::super::{Before, wrong};
 use super::content::plain;
-use super::items::Head;
-use super::request::conversation;
+use super::head::Head;
 
 /// What a request asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -77,6 +76,12 @@ fn within(fields: &Map<String, Value>) -> Result<Option<Option<u64>>, WireError>
         });
     }
     Ok(found)
+}
+
+/// The id of the conversation that a request is part of.
+pub(super) fn conversation(fields: &Map<String, Value>) -> Option<&str> {
+    let named = super::given(fields, "conversation")?;
+    named.as_str().or_else(|| named.get("id")?.as_str()).filter(|id| !id.is_empty())
 }
 
 /// What an item stands for.

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::super::super::WireError;
@@ -13,6 +12,7 @@ use super::super::{Before, wrong};
 use super::calls::Form;
 use super::compaction::{self, Place, Text};
 use super::content::{each_tool, is_audio, only_text, parts, reasoning, result};
+use super::head::Head;
 use super::lines::{line, media};
 use super::tally::Tally;
 use super::tools::{Special, Tools};
@@ -37,29 +37,6 @@ pub(super) struct With<'a> {
     /// What holds on for the requests that go on from the reply to this one.
     pub(super) head: &'a mut Head,
     pub(super) tally: &'a mut Tally,
-}
-
-/// What of a request holds on beside its messages, for those that go on from its reply. `instructions` do not.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(super) struct Head {
-    /// What stood in `input` before anybody said anything.
-    pub(super) system: Vec<String>,
-    /// The tools that the history brought.
-    pub(super) tools: Vec<Value>,
-    /// The response itself without its output, for whoever asks for it by its id.
-    #[serde(skip_serializing_if = "Value::is_null")]
-    pub(super) response: Value,
-}
-
-impl Head {
-    pub(super) fn read(json: &str) -> Head {
-        spelled::value(json).ok().and_then(|value| Head::deserialize(value).ok()).unwrap_or_default()
-    }
-
-    pub(super) fn json(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default()
-    }
 }
 
 /// Writes the messages of a request. A longer history gives the same messages and further ones; only the calls and texts of

@@ -7,6 +7,7 @@
 mod calls;
 pub mod compaction;
 mod content;
+mod head;
 mod items;
 mod lines;
 pub mod listed;

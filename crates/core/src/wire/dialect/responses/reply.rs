@@ -8,7 +8,7 @@ use super::super::said::{CallPart, Compaction, Said, Usage};
 use super::super::{Answered, Head, Kept, ReplyEncoder, Summarized, event};
 use super::calls::{Form, free_text};
 use super::compaction::Text;
-use super::items;
+use super::head::Head as Held;
 use super::output::{Body, Item, Kind, Names, Part};
 use super::tools::Special;
 
@@ -21,7 +21,7 @@ pub(super) struct Reply {
     echo: Map<String, Value>,
     names: Names,
     /// What is kept with the reply for requests that go on from it.
-    held: items::Head,
+    held: Held,
     /// Whether the client wants it stored.
     stored: bool,
     /// Nothing is streamed.
@@ -153,7 +153,7 @@ impl ReplyEncoder for Reply {
         let whole = self.over && self.error.is_null();
         let mut response = self.response(self.status());
         response["output"] = Value::Null;
-        let head = || items::Head { response, ..self.held.clone() }.json();
+        let head = || Held { response, ..self.held.clone() }.json();
         let reply = whole.then(|| Answered { id: format!("resp_{}", self.head.id), head: head(), json });
         Kept { items, reply }
     }
@@ -165,7 +165,7 @@ impl Reply {
         echo: Map<String, Value>,
         special: HashMap<String, Special>,
         carried: bool,
-        (held, stored): (items::Head, bool),
+        (held, stored): (Held, bool),
     ) -> Reply {
         Reply {
             head: Head { id: String::new(), created: 0, prompt_tokens: None, window: None },

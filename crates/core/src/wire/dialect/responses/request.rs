@@ -5,8 +5,9 @@ use serde_json::{Map, Value, json};
 use super::super::super::WireError;
 use super::super::spelled::{self, Asked, Chat};
 use super::super::{Before, Heard, wrong};
-use super::compaction;
+use super::compaction::{self, conversation};
 use super::given;
+use super::head::Head as Held;
 use super::items::{self, Items, With};
 use super::reply::Reply;
 use super::tally::Tally;
@@ -51,11 +52,11 @@ fn heard(asked: &Asked<'_>, known: &Items, on: &On<'_>, size: usize) -> Result<H
     let model = given(fields, "model").and_then(Value::as_str);
     let earlier = before.map_or(0, Before::bytes) + on.restored.map_or(0, Before::bytes);
     let mut written = Chat::new(model, size + earlier);
-    let mut head = before.map(|before| items::Head::read(&before.head)).unwrap_or_default();
+    let mut head = before.map(|before| Held::read(&before.head)).unwrap_or_default();
     head.response = Value::Null;
     let compacted = compaction::found(asked)?.newest.map(|(at, stands)| (at, stands.text()));
     if let Some((_, text)) = &compacted {
-        head = items::Head { tools: text.head.tools.clone(), ..items::Head::default() };
+        head = Held { tools: text.head.tools.clone(), ..Held::default() };
     }
     head.tools.extend(items::brought(asked)?);
     let tools = Tools::read(fields, &head.tools)?;
@@ -125,12 +126,6 @@ fn previous(fields: &Map<String, Value>) -> Result<Option<String>, WireError> {
         return Err(wrong("previous_response_id", "cannot be given beside `conversation`"));
     }
     Ok(id.cloned())
-}
-
-/// The id of the conversation that a request is part of.
-pub(super) fn conversation(fields: &Map<String, Value>) -> Option<&str> {
-    let named = given(fields, "conversation")?;
-    named.as_str().or_else(|| named.get("id")?.as_str()).filter(|id| !id.is_empty())
 }
 
 /// What refers to conversations and prompt templates that are stored at OpenAI.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::super::super::WireError;
 use super::super::super::json::{Fields, mended};
 use super::super::wrong;
-use super::items::Head;
+use super::head::Head;
 
 /// Items that one request may add to a conversation.
 pub const MOST_ITEMS: usize = 20;
