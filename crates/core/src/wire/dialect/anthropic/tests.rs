@@ -528,7 +528,13 @@ fn models_for_clients_of_anthropics() {
         model.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         model
     };
-    let theirs = |id: &str| json!({"type": "model", "display_name": id, "created_at": "1970-01-01T00:00:00Z", "lifecycle": "active", "max_input_tokens": 3072});
+    let capabilities = models(one("a", json!({})))["capabilities"].clone();
+    assert_eq!(capabilities["compaction"]["summarize"]["supported"], true);
+    assert_eq!(capabilities["context_management"]["clear_tool_uses_20250919"]["supported"], true);
+    assert_eq!(capabilities["image_input"]["supported"], false);
+    let sees = json!({"architecture": {"input_modalities": ["text", "image"]}});
+    assert_eq!(models(one("a", sees))["capabilities"]["image_input"]["supported"], true);
+    let theirs = |id: &str| json!({"type": "model", "display_name": id, "created_at": "1970-01-01T00:00:00Z", "lifecycle": "active", "max_input_tokens": 3072, "capabilities": capabilities});
     let list = models(json!({"object": "list", "data": [one("a", json!({})), one("b", json!({}))]}));
     let want = json!([one("a", theirs("a")), one("b", theirs("b"))]);
     assert_eq!(list, json!({"object": "list", "data": want, "has_more": false, "first_id": "a", "last_id": "b"}));
