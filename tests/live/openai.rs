@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::support::say;
 use crate::support::servers::{Llama, Windowsill, place};
@@ -26,29 +26,30 @@ fn drive(windowsill: &Windowsill, how: &str) -> Value {
     told
 }
 
-#[test]
-fn the_openai_sdks_compact_and_keep_state_over_many_windows() {
+/// Drives sessions, each of three windows: how, how many replies, and whether the history is compacted.
+fn drive_all(all: &[(&str, u64, bool)]) {
     let llama = Llama::start(WINDOW);
     let windowsill = Windowsill::before(&llama.url(), &[("CONTEXT_BACKGROUND", "false")]);
-    for (how, compacts) in [
-        ("within", true),
-        ("compact", true),
-        ("trigger", true),
-        ("previous", false),
-        ("conversation", true),
-        ("background", false),
-        ("agents-input", true),
-        ("agents-previous_response_id", true),
-    ] {
+    for (how, turns, compacts) in all {
         let told = drive(&windowsill, how);
         let number = |key: &str| told[key].as_u64().unwrap();
         assert!(number("largest") <= u64::from(WINDOW), "{how}: {told}");
-        assert_eq!(number("compactions") > 0, compacts, "{how}: {told}");
-        let turns = match how {
-            "background" => 2,
-            "conversation" => 13,
-            _ => 14,
-        };
-        assert_eq!(told["turns"], json!(turns), "{how}: {told}");
+        assert_eq!(number("compactions") > 0, *compacts, "{how}: {told}");
+        assert_eq!(number("turns"), *turns, "{how}: {told}");
     }
+}
+
+#[test]
+fn the_openai_sdk_compacts_within_on_demand_and_by_a_trigger() {
+    drive_all(&[("within", 14, true), ("compact", 14, true), ("trigger", 14, true)]);
+}
+
+#[test]
+fn the_openai_sdk_keeps_its_state_here() {
+    drive_all(&[("previous", 14, false), ("conversation", 13, true), ("background", 2, false)]);
+}
+
+#[test]
+fn openai_agents_compact_their_sessions_here() {
+    drive_all(&[("agents-input", 14, true), ("agents-previous_response_id", 14, true)]);
 }

@@ -188,7 +188,8 @@ def agents(mode):
             name="terse",
             instructions="Be terse.",
             model=OpenAIResponsesModel(model=model, openai_client=ours),
-            model_settings=ModelSettings(max_tokens=24, temperature=0, store=True),
+            # It takes no reply that was cut for an answer: the model stops by itself.
+            model_settings=ModelSettings(temperature=0, store=True, extra_body={"stop": ["\n", "."]}),
         )
         for n in range(TURNS):
             result = await Runner.run(agent, text(n), session=session)

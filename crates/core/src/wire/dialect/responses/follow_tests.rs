@@ -69,6 +69,17 @@ fn a_request_that_goes_on_says_what_the_whole_history_would() {
 }
 
 #[test]
+fn a_reply_is_kept_as_it_was_told() {
+    for end in ["stop", "length"] {
+        let mut one = heard(&json!({"model": "m", "input": "x"}), None);
+        let events = stream(&mut *one.encoder, &[thought("Hm."), said("a"), finish(end)]);
+        let kept = one.encoder.kept().reply.unwrap();
+        let told = &events.last().unwrap()["response"];
+        assert_eq!(super::stored::response("resp_1a", &kept.head, &kept.json), *told, "{end}");
+    }
+}
+
+#[test]
 fn only_a_reply_that_is_whole_and_may_be_stored_is_kept() {
     let of = |body: Value, reply: &[Said]| {
         let mut encoder = heard(&body, None).encoder;

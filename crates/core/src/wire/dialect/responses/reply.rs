@@ -145,9 +145,10 @@ impl ReplyEncoder for Reply {
         if !self.stored {
             return Kept::default();
         }
-        let told = self.items[..self.front].iter();
-        let items: Vec<(String, String)> =
-            told.map(|item| (self.names.id(item), self.names.item(item, "completed", true).to_string())).collect();
+        let told = self.items[..self.front].iter().enumerate();
+        let items: Vec<(String, String)> = told
+            .map(|(at, item)| (self.names.id(item), self.names.item(item, self.status_of(at), true).to_string()))
+            .collect();
         let all: Vec<&str> = items.iter().map(|(_, json)| json.as_str()).collect();
         let json = format!("[{}]", all.join(","));
         let whole = self.over && self.error.is_null();
@@ -420,17 +421,18 @@ impl Reply {
         }
     }
 
+    /// The status of an item: what the reply was cut in is incomplete.
+    fn status_of(&self, at: usize) -> &'static str {
+        let cut = at >= self.front || self.status() == "incomplete" && at + 1 == self.items.len();
+        if cut { "incomplete" } else { "completed" }
+    }
+
     fn response(&self, status: &str) -> Value {
         let reason =
             if self.finish.as_deref() == Some("content_filter") { "content_filter" } else { "max_output_tokens" };
         let details = if status == "incomplete" { json!({"reason": reason}) } else { Value::Null };
         let announced = self.items.iter().enumerate().filter(|(_, item)| item.open);
-        let output: Vec<Value> = announced
-            .map(|(at, item)| {
-                let cut = at >= self.front || status == "incomplete" && at + 1 == self.items.len();
-                self.names.item(item, if cut { "incomplete" } else { "completed" }, true)
-            })
-            .collect();
+        let output: Vec<Value> = announced.map(|(at, item)| self.names.item(item, self.status_of(at), true)).collect();
         let completed = (status == "completed").then(|| self.now.max(self.head.created));
         let mut out = json!({
             "id": format!("resp_{}", self.head.id), "object": "response", "created_at": self.head.created,
