@@ -38,12 +38,14 @@ pub(super) async fn loaded(link: &Link, router: bool, model: &str) -> Result<Loa
     Ok(loaded)
 }
 
-/// Prompt tokens with template, tools and images, as the server would evaluate them. Uses no slot.
+/// Prompt tokens with template, tools and images, as the server would evaluate them. Uses no slot. Another windowsill there tells
+/// what it would forward, and beside it what was asked about.
 pub(super) async fn count(link: &Link, router: bool, body: &Bytes) -> Result<u32, Error> {
     let path =
         if router { "/v1/chat/completions/input_tokens?autoload=false" } else { "/v1/chat/completions/input_tokens" };
     let answer = link.post(path, body.clone(), COUNT_LIMIT).await?;
-    tokens(&answer["input_tokens"]).ok_or_else(|| link.protocol("the token count has no input_tokens"))
+    let told = tokens(&answer["original_input_tokens"]).or_else(|| tokens(&answer["input_tokens"]));
+    told.ok_or_else(|| link.protocol("the token count has no input_tokens"))
 }
 
 /// Tells a router to `load` or to `unload` a model (tools/server/README.md, "POST /models/load"). It answers at once, and goes on.

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::support::{Dice, Fake, Kind, Seen, TestProxy, chat, prose, tokens};
 
 /// A client whose tools take half as many tokens again as they look like (their text is indented widely, which most vocabularies
-/// have tokens for, and this server has not), in a window a quarter larger than what it brings: each step is answered, and the
+/// have tokens for, and this server has not), in a window half as large again as what it brings: each step is answered, and the
 /// prompt is rewritten for one step in four at most. Without the server's own count of the tools, the room beside them looks
 /// three times as large as it is.
 #[test]
@@ -21,7 +21,7 @@ fn tools_that_are_longer_than_they_look_are_counted() {
         .system(&prose(77, 2_000))
         .user("Repair the ledger, module by module, and run its tests.")
         .with("tools", json!(tools));
-    let window = tokens(&serde_json::from_slice(&sent.body()).unwrap()) * 5 / 4;
+    let window = tokens(&serde_json::from_slice(&sent.body()).unwrap()) * 3 / 2;
     let fake = Fake::start(Kind::LlamaServer, window);
     let proxy = TestProxy::with(&[fake.url()], "");
     let (mut dice, mut rewrites, steps) = (Dice(11), 0, 40);

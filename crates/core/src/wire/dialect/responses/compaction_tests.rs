@@ -117,7 +117,8 @@ fn an_item_of_ours_stands_for_all_before_it() {
     for input in [json!([user("OLD"), answer, ours, user("NEW")]), json!([ours, user("NEW")])] {
         let got = messages(&heard(input.clone(), None));
         let contents: Vec<&str> = got.iter().map(|m| m["content"].as_str().unwrap()).collect();
-        let brief = "[summary of the earlier conversation]\n[windowsill brief of 2 messages] OLD";
+        // It says by itself what it is.
+        let brief = "[windowsill brief of 2 messages] OLD";
         assert_eq!(contents, ["One.\n\nBe brief.", brief, "NEW"]);
         let recorded = [user("OLD"), json!({"role": "assistant", "content": "KEPT"}), user("OLDER")];
         let heard = heard(input, Some(&recorded));
