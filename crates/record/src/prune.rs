@@ -24,7 +24,7 @@ use super::{housekeeping, kept, passages};
 /// A conversation that was used this lately is in use, whatever the limits say.
 const IN_USE_MS: i64 = 60 * 60 * 1000;
 
-/// Why a conversation is gone that somebody deleted; see [`Gone`].
+/// Why a conversation is gone that somebody deleted; see [`Gone`](crate::Gone).
 const DELETED: &str = "somebody who deleted its conversation";
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
