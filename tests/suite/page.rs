@@ -252,6 +252,17 @@ fn a_fold_has_a_price_before_it_is_made() {
     proxy.post(&path, &[], b"{\"focus\": \"roses\"}").ok();
     let view = proxy.get(&format!("/windowsill/conversations/{id}/view")).ok().json();
     assert_eq!(view["edits"][0]["rule"], "fold");
+    // The brief has one size: in the gauge, in the history, and where it is opened.
+    let state = proxy.get(&format!("/windowsill/conversations/{id}")).ok().json()["state"].clone();
+    let history = proxy.get(&format!("/windowsill/conversations/{id}/messages")).ok().json();
+    let folded = proxy.get(&format!("/windowsill/conversations/{id}/messages/1")).ok().json();
+    let brief = &state["regions"]["brief"];
+    assert!(brief.as_u64() > Some(0) && history["fold"]["brief_tokens"] == *brief, "{brief} and {}", history["fold"]);
+    let edits = folded["edits"].as_array().unwrap().iter();
+    assert!(
+        edits.clone().any(|e| e["kind"] == "folded")
+            && edits.filter(|e| e["kind"] == "folded").all(|e| e["tokens"] == *brief)
+    );
 }
 
 #[test]

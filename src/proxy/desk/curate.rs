@@ -156,7 +156,7 @@ fn rows(store: &Store, row: &ConversationRow) -> Result<Vec<NodeRow>, crate::sto
 }
 
 fn segments_in(store: &Store, row: &ConversationRow) -> Result<Value, Error> {
-    let (rows, fold) = (rows(store, row)?, fold(&view_of(store, row)?));
+    let (rows, fold) = (rows(store, row)?, fold(&view_of(store, row)?, &row.state));
     let all = turns(rows.iter().map(Part::of));
     let tokens = |from: usize, to: usize| -> Tokens {
         rows[from..to].iter().map(|node| size(&node.raw)).fold(0, Tokens::saturating_add)
@@ -202,7 +202,7 @@ fn words(node: &NodeRow) -> String {
 }
 
 fn built(store: &Store, row: &ConversationRow, wanted: &[Chosen], briefs_wanted: &[usize]) -> Result<Value, Error> {
-    let (rows, fold) = (rows(store, row)?, fold(&view_of(store, row)?));
+    let (rows, fold) = (rows(store, row)?, fold(&view_of(store, row)?, &row.state));
     let all = turns(rows.iter().map(Part::of));
     let brief = briefs(&fold, &all);
     check(wanted, briefs_wanted, &all, brief.as_ref())?;

@@ -129,7 +129,7 @@ pub fn filtered(app: &App, id: &str, from: usize, limit: usize, filter: &Filter)
     }
     let next = next.or((end < total).then_some(end));
     Ok(
-        json!({"conversation": row.id, "total": total, "from": from, "messages": found.lines, "fold": fold(&view), "next": next}),
+        json!({"conversation": row.id, "total": total, "from": from, "messages": found.lines, "fold": fold(&view, &row.state), "next": next}),
     )
 }
 

@@ -48,7 +48,9 @@ pub fn timeline(app: &App, id: &str, from: Option<usize>, limit: usize) -> Resul
         line
     };
     let messages: Vec<Value> = rows.iter().filter(|node| node.at >= from).map(named).collect();
-    Ok(json!({"conversation": row.id, "total": total, "from": from, "messages": messages, "fold": fold(&view)}))
+    Ok(
+        json!({"conversation": row.id, "total": total, "from": from, "messages": messages, "fold": fold(&view, &row.state)}),
+    )
 }
 
 /// `GET /windowsill/conversations/{id}/messages/{at}`: one message whole, what the model sees of it, and why.
@@ -204,12 +206,18 @@ fn word(rule: Rule) -> &'static str {
     }
 }
 
+/// Tokens of the brief in force: those that the gauge tells, where it does.
+fn brief_tokens(edit: &Edit, state: &Value) -> u64 {
+    let told = state["regions"]["brief"].as_u64().filter(|told| *told > 0);
+    told.unwrap_or_else(|| u64::from(tokens::edit(edit)))
+}
+
 /// The fold of a view, for a list.
-pub(in crate::proxy) fn fold(view: &View) -> Value {
+pub(in crate::proxy) fn fold(view: &View, state: &Value) -> Value {
     let fold = view.edits.iter().find_map(|edit| match edit {
         // One that folds nothing only carries what is pinned.
         Edit::Fold { from, to, keep, brief, .. } if from < to => Some(json!({
-            "from": from, "to": to, "kept": keep, "brief": pinned::without(brief), "brief_tokens": tokens::edit(edit),
+            "from": from, "to": to, "kept": keep, "brief": pinned::without(brief), "brief_tokens": brief_tokens(edit, state),
         })),
         _ => None,
     });
@@ -258,7 +266,7 @@ fn edit_for_people(edit: &Edit, state: &Value) -> Value {
             "kind": "recalled", "text": text.as_ref(), "of": of, "why": why, "tokens": tokens::edit(edit)
         }),
         Edit::Fold { brief, from, to, .. } => json!({
-            "kind": "folded", "text": brief.as_ref(), "from": from, "to": to, "why": why, "tokens": tokens::edit(edit)
+            "kind": "folded", "text": brief.as_ref(), "from": from, "to": to, "why": why, "tokens": brief_tokens(edit, state)
         }),
     }
 }
