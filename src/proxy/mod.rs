@@ -61,6 +61,7 @@ pub use doors::responses::{compact_responses, count_responses, responses};
 pub use doors::stored::{cancel_response, input_items, response_of};
 pub use doors::{chat, pass};
 pub use error::Error;
+pub use state::headers::take_inner;
 pub use state::steer::{Steer, When};
 pub use turn::relay::{self, Body, json_reply};
 

@@ -40,6 +40,7 @@ impl Front {
     /// Answers one request, whatever happens.
     pub(super) async fn answer(&self, request: hyper::Request<Incoming>) -> Response<Body> {
         let (mut parts, body) = request.into_parts();
+        proxy::take_inner(&mut parts.headers);
         let dialect = dialect(parts.uri.path());
         let page = match self.door.admit(&parts) {
             Ok(page) => page,

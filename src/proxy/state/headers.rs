@@ -66,6 +66,16 @@ pub(in crate::proxy) const OURS: [HeaderName; 14] = [
     EDITS,
 ];
 
+/// Headers that one part of this proxy tells another. A client's own are not listened to.
+const INNER: [HeaderName; 5] = [CLIENT_SESSION, TELLS_STOP, TRANSLATED, CONTINUES, EDITS];
+
+/// Takes out of a request what only this proxy tells itself.
+pub fn take_inner(headers: &mut HeaderMap) {
+    for name in INNER {
+        headers.remove(name);
+    }
+}
+
 /// Headers in which clients name their sessions: Codex, Claude Code, opencode, Vibe, OpenHands, pi. The last is one for each
 /// request where some SDKs send it.
 const SESSIONS: [HeaderName; 10] = [
