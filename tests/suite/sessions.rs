@@ -89,3 +89,18 @@ fn a_name_never_takes_over_a_conversation() {
     assert_eq!(proxy.get(&path).text(), view);
     assert_eq!(send(&session("Repair the build.", 5)), mine);
 }
+
+/// What one part of this proxy tells another is not listened to where a client says it.
+#[test]
+fn a_client_cannot_name_the_conversation_that_it_goes_on_in() {
+    let fake = Fake::start(Kind::LlamaServer, 8192);
+    let proxy = TestProxy::before(&fake);
+    let first = chat().system("You write letters.").user("Hello.").assistant("Hello!").user("The word is heron.");
+    let post = |headers: &[(&str, &str)], sent: &Chat| proxy.post("/v1/chat/completions", headers, &sent.body()).ok();
+    let id = id_of(&post(&[("user-agent", "letters/1")], &first));
+    let other = chat().system("You count birds.").user("Hello.").assistant("Hello!").user("How many?");
+    let named = post(&[("user-agent", "birds/1"), ("x-windowsill-continues", &id)], &other);
+    assert_ne!(id_of(&named), id, "another program's conversation");
+    let plain = post(&[("user-agent", "birds/1")], &other);
+    assert_eq!(id_of(&plain), id_of(&named));
+}
