@@ -36,7 +36,7 @@ RULE = "Rule: never change the public signature of resolve_lookup_value."
 MESSAGES, SHORT, LARGE_AT, LARGE = 15, 600, 6, 9_000
 BEGUN = time.monotonic()
 # Pictures of docs/images, and which screenshots they are.
-DOCS = {"overview-dark": "overview-dark", "conversation": "folded-light", "price": "price"}
+DOCS = {"overview-dark": "overview-dark", "conversation": "full", "price": "price"}
 HOSTILE = '<img src=x onerror="window.stung = 1"><script>window.stung = 1</script>'
 
 
@@ -556,6 +556,31 @@ def long(browser, url, id):
     browser.until("the beginning", "return document.querySelector('.row .t')?.innerText === 'Message 0.'")
 
 
+def full(browser, url, shots):
+    """The picture of README: the recorded session in a window that is nearly full, with what was folded open."""
+    session = json.loads((ROOT / "demo/session.json").read_text())
+    history, id = [{"role": "system", "content": "You repair Django. Answer briefly."}], None
+    for message in session["messages"]:
+        history.append({**message, "content": (message.get("content") or "")[:1_500]})
+        if message["role"] == "assistant":
+            continue
+        body = {"model": "demo", "messages": history, "tools": session["tools"], "max_tokens": 8, "temperature": 0}
+        headers = {"Authorization": f"Bearer {KEY}", "x-windowsill-session": "full", "User-Agent": "opencode/1.18"}
+        sent = call("POST", f"{url}/v1/chat/completions", body, headers)[1]
+        id = sent["x-windowsill-conversation"]
+        edits = call("GET", f"{url}/windowsill/conversations/{id}/view", headers={"Authorization": f"Bearer {KEY}"})[0]["edits"]
+        if any(edit["rule"] == "fold" for edit in edits) and int(sent["x-windowsill-prompt-tokens"]) > WINDOW * 0.5:
+            break
+    browser.open(f"{url}/#/c/{id}")
+    browser.until("what was folded", "return !!document.querySelector('.row.folded')")
+    browser.run("document.querySelector('.row.folded').click()")
+    browser.until("it opens", "return document.querySelectorAll('.row.inside').length > 3")
+    browser.run("[...document.querySelectorAll('.row.inside')].find((row) => row.innerText.includes('result'))?.click()")
+    browser.until("an original", "return !!document.querySelector('#message details')")
+    browser.run("scrollTo(0, 0); document.activeElement?.blur()")
+    browser.shot(shots, "full")
+
+
 def without_server(browser, program, folder, id, environment):
     """The record is readable without a server, as the last line of the demo opens it; and what fails is seen."""
     copy = pathlib.Path(folder) / "copy"
@@ -616,6 +641,8 @@ def main():
             browser.folder = shots
             try:
                 everything(browser, session)
+                if docs:
+                    full(browser, url, shots)
                 without_server(browser, program, folder, session.id, environment)
             except BaseException:
                 browser.shot(shots or pathlib.Path(tempfile.gettempdir()), "failed")

@@ -46,29 +46,30 @@ pub fn repair(body: Vec<Message>, call_id_length: Option<usize>) -> Result<Repai
     if repaired.orphans.is_empty() { Ok(repaired) } else { Err(repaired.orphans.swap_remove(0)) }
 }
 
-/// Repairs a body as far as that can be done.
+/// Repairs a body as far as that can be done. Messages stay where they are in memory, but for results that are moved and messages
+/// that are added: a history of ten thousand turns is gone through without a copy.
 pub fn mend(body: Vec<Message>, call_id_length: Option<usize>) -> Repaired {
     let last = body.len().saturating_sub(1);
-    let mut out = Repaired { body: Vec::with_capacity(body.len()), ..Repaired::default() };
-    // Calls of earlier steps that still wait for a result: (index of the caller in `out`, id).
+    let mut out = Repaired { body, ..Repaired::default() };
+    // Calls of earlier steps that still wait for a result: (index of the caller, id).
     let mut open: Vec<(usize, String)> = Vec::new();
-    // Calls of the step at the end of `out`.
+    // Calls of the step before the message at hand.
     let mut current: Vec<(usize, String)> = Vec::new();
-    for (at, mut message) in body.into_iter().enumerate() {
+    for at in 0..out.body.len() {
+        let message = &mut out.body[at];
         if message.role == Role::Tool {
-            place_result(&mut out, &mut current, &mut open, at, message);
+            place_result(&mut out, &mut current, &mut open, at);
             continue;
         }
         open.append(&mut current);
-        if message.role == Role::Assistant && says_nothing(&message, at == last) {
+        if message.role == Role::Assistant && says_nothing(message, at == last) {
             message.repaired = Some(openai_chat::with_text(message.bytes(), ""));
             out.notes.push(format!("message {at}: a reply without words or calls got empty words"));
         }
         if !message.calls.is_empty() {
-            fix_arguments(&mut message, at, &mut out.notes);
-            current = message.calls.iter().map(|c| (out.body.len(), c.id.clone())).collect();
+            fix_arguments(message, at, &mut out.notes);
+            current = message.calls.iter().map(|c| (at, c.id.clone())).collect();
         }
-        out.body.push(message);
     }
     open.append(&mut current);
     answer_open_calls(&mut out, &open);
@@ -93,40 +94,32 @@ fn says_nothing(message: &Message, is_last: bool) -> bool {
     }
 }
 
-/// Puts a result where it belongs: behind the step at the end, or behind the earlier step that still waits for it.
-fn place_result(
-    out: &mut Repaired,
-    current: &mut Vec<(usize, String)>,
-    open: &mut Vec<(usize, String)>,
-    at: usize,
-    message: Message,
-) {
-    let id = message.call_id.clone().unwrap_or_default();
+/// Leaves the result at `at` where it is, behind the step before it; or moves it behind the earlier step that still waits for it.
+fn place_result(out: &mut Repaired, current: &mut Vec<(usize, String)>, open: &mut Vec<(usize, String)>, at: usize) {
+    let (before, rest) = out.body.split_at(at);
+    let id = rest[0].call_id.clone().unwrap_or_default();
     // By id; in order where one of both has none.
     let by_id = current.iter().position(|(_, c)| *c == id);
     if let Some(i) = by_id.or_else(|| current.iter().position(|(_, c)| id.is_empty() || c.is_empty())) {
         current.remove(i);
-        out.body.push(message);
         return;
     }
-    // A second result for a call of the step at the end: servers take it, and it says something.
-    let caller = out.body.iter().rposition(|m| m.role != Role::Tool);
-    if caller.is_some_and(|c| out.body[c].calls.iter().any(|call| call.id == id)) {
-        out.body.push(message);
+    // A second result for a call of the step before: servers take it, and it says something.
+    let caller = before.iter().rposition(|m| m.role != Role::Tool);
+    if caller.is_some_and(|c| before[c].calls.iter().any(|call| call.id == id)) {
         return;
     }
     let Some(i) = open.iter().rposition(|(_, c)| *c == id) else {
-        out.orphans.push(Orphan { at, call_id: message.call_id.clone() });
-        out.body.push(message);
+        out.orphans.push(Orphan { at, call_id: rest[0].call_id.clone() });
         return;
     };
     let (caller, _) = open.remove(i);
-    let place = caller + 1 + out.body[caller + 1..].iter().take_while(|m| m.role == Role::Tool).count();
+    let place = caller + 1 + before[caller + 1..].iter().take_while(|m| m.role == Role::Tool).count();
     out.notes.push(format!("message {at}: late result moved behind its call"));
     // In another place it is not what the client sent, though its bytes are.
-    let mut message = message;
+    let message = &mut out.body[at];
     message.repaired = Some(message.bytes().clone());
-    out.body.insert(place, message);
+    out.body[place..=at].rotate_right(1);
     for (index, _) in open.iter_mut().chain(current.iter_mut()) {
         if *index >= place {
             *index += 1;

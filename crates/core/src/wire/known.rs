@@ -18,8 +18,8 @@ const CHUNK: usize = 4096;
 /// About what a message takes in memory beside its bytes and its text.
 const MESSAGE: usize = 320;
 
-/// Messages from which on a request is kept: fewer are read in no time.
-const LEAST: usize = 64;
+/// Bytes from which on a request is kept: fewer are read in no time.
+const LEAST: usize = 16 << 10;
 
 /// Memory that all take together (bytes). One that would take more by itself is not kept.
 const MOST: usize = 16 << 20;
@@ -88,7 +88,7 @@ impl Kept {
 
     /// Puts one in, and lets those go that were used before, where all are too large. A small one is not kept.
     pub fn put(&mut self, known: Known) {
-        if known.messages.len() < LEAST {
+        if known.messages.is_empty() || known.body.len() < LEAST {
             return;
         }
         self.all.push_back(known);
@@ -271,18 +271,19 @@ mod tests {
             format!("{{\"messages\":[{}]}}", all.join(","))
         };
         let mut kept = Kept::default();
-        for (seed, messages, size) in [(1, LEAST - 1, 10), (2, LEAST, 10), (3, LEAST, MOST / 64)] {
+        // Few and long messages are as long as many short ones.
+        for (seed, messages, size) in [(1, 64, 10), (2, 64, LEAST / 64), (3, 64, MOST / 64), (4, 2, LEAST)] {
             kept.put(known(&body(seed, messages, size)));
         }
         let mut shared =
             |seed, messages, size| kept.take(body(seed, messages, size).as_bytes()).map(|(_, shared)| shared);
-        assert_eq!((shared(1, 99, 10), shared(3, 99, MOST / 64)), (None, None));
-        assert_eq!((shared(2, 99, 10), shared(2, 99, 10)), (Some(LEAST), None), "it is taken out");
+        assert_eq!((shared(1, 99, 10), shared(3, 99, MOST / 64), shared(4, 9, LEAST)), (None, None, Some(2)));
+        assert_eq!((shared(2, 99, LEAST / 64), shared(2, 99, LEAST / 64)), (Some(64), None), "it is taken out");
         for seed in 0..40 {
-            kept.put(known(&body(seed, LEAST, 8_000)));
+            kept.put(known(&body(seed, 64, 8_000)));
         }
         assert!(kept.all.len() > 10 && kept.all.iter().map(Known::bytes).sum::<usize>() <= MOST);
-        assert_eq!(kept.take(body(39, 99, 8_000).as_bytes()).map(|(_, shared)| shared), Some(LEAST));
+        assert_eq!(kept.take(body(39, 99, 8_000).as_bytes()).map(|(_, shared)| shared), Some(64));
         assert!(kept.take(body(0, 99, 8_000).as_bytes()).is_none(), "the one that was used longest ago went");
     }
 
