@@ -26,7 +26,7 @@ use crate::proxy::state::headers;
 use crate::proxy::state::live::Kept;
 use crate::proxy::state::scope::Scope;
 use crate::proxy::{App, Error};
-use crate::store::{Batch, ConversationUpdate, Event, Node};
+use crate::store::{About, Batch, ConversationUpdate, Event, Node};
 use crate::upstream::Upstream;
 use crate::{passage, plain, remind};
 
@@ -145,7 +145,7 @@ fn batch(app: &App, upstream: &Upstream, prepared: &Prepared, tip: Digest, depth
         nodes: nodes(&prepared.history.chain, &prepared.request.conversation.body, depth),
         view: prepared.made.view_changed.then(|| (tip, prepared.made.view.clone())),
         events,
-        standing: prepared.wishes.standing_changed.clone().map(|text| (prepared.id.clone(), text)),
+        about: prepared.wishes.standing_changed.clone().map(|text| (prepared.id.clone(), About::Standing(text))),
         durable: prepared.made.view_changed || indexed.is_some(),
         ..Batch::default()
     }
