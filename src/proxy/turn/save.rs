@@ -15,6 +15,7 @@ use super::class::Class;
 use super::gauge;
 use super::guard::remember;
 use super::prepared::Prepared;
+use super::stage::Stage;
 use crate::clock::now_ms;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Message, Role, Tokens};
@@ -37,6 +38,7 @@ pub(super) const SLOWEST_WRITE: Duration = Duration::from_secs(1);
 /// queued.
 pub(in crate::proxy) async fn save(app: &App, upstream: &Upstream, prepared: &mut Prepared) -> Result<(), Error> {
     let Some(tip) = prepared.history.chain.last().copied() else { return Ok(()) };
+    Stage::Saved.begins(&prepared.id);
     note_missed(app, prepared);
     let depth = prepared.history.located.as_ref().map_or(0, |l| l.depth);
     // They can be large, and nothing reads them again.
