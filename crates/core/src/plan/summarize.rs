@@ -56,7 +56,7 @@ pub(super) fn apply_asked(sheet: &mut Sheet<'_>) -> Option<String> {
     if total <= line {
         return None;
     }
-    if sheet.facts.guessed && total <= sheet.lines.limit {
+    if sheet.facts.guessed && total <= sheet.lines.limit && !asked.is_now() {
         sheet.wait("summarize", line, clear::GUESSED);
         return None;
     }
