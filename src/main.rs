@@ -387,8 +387,8 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         // Looked at above, whatever becomes of the config.
         Command::Doctor { json } => cli::doctor::run(Ok(config), &flags, json),
         Command::Fit(of) => cli::fit::run(&config, &of),
-        Command::Plan(of) => cli::plan::plan(config, &of),
-        Command::Count(of) => cli::plan::count(config, &of),
+        Command::Plan(of) => cli::plan::show_plan(config, &of),
+        Command::Count(of) => cli::plan::show_counts(config, &of),
         Command::Top => cli::top::run(&config),
         Command::Context(of) => cli::context::run(&config, &of),
         Command::Compact { id, focus, dry_run, json } => compact(&config, &id, focus, dry_run, json),

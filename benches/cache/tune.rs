@@ -2,7 +2,7 @@
 //! counts is the tokens evaluated in all kinds of session alike, as long as as much is known at the end.
 
 use windowsill::conversation::Tokens;
-use windowsill::plan::{FoldAt, KeepRecent, Policy};
+use windowsill::plan::{FoldAt, KeepRecent, Policy, ResultRules};
 use windowsill::store::Store;
 
 use super::policy;
@@ -70,9 +70,9 @@ pub(crate) fn table(window: Tokens, kinds: Vec<(&'static str, Vec<&Session>)>, b
         [("default", start), ("medium", sweep.at(&policy("qwen2.5:7b"))), ("small", sweep.at(&policy("smollm2:135m")))];
     // What arrives is evicted all the same: a preview instead of a result is another question.
     let small = &sweep.tried[profiles[2].1].policy;
-    let (evict_over, summary_max_tokens) =
-        (sweep.tried[start].policy.evict_over, sweep.tried[start].policy.summary_max_tokens);
-    let small = Policy { evict_over, summary_max_tokens, ..small.clone() };
+    let usual = &sweep.tried[start].policy;
+    let results = ResultRules { evict_over: usual.results.evict_over, ..small.results.clone() };
+    let small = Policy { results, summary_max_tokens: usual.summary_max_tokens, ..small.clone() };
     for from in [start, sweep.at(&small)] {
         sweep.descend(from, start);
     }
@@ -123,7 +123,7 @@ impl Sweep<'_> {
     fn is_admissible(&self, tried: &Tried, start: usize) -> bool {
         let least = &self.tried[start];
         // Another size for eviction is another question.
-        let alike = tried.policy.evict_over == least.policy.evict_over;
+        let alike = tried.policy.results.evict_over == least.policy.results.evict_over;
         alike && tried.known >= least.known - LESS_KNOWN && tried.answered >= least.answered
     }
 

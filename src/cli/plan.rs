@@ -84,7 +84,8 @@ fn dry_run(mut config: Config, of: &OfFile) -> Result<Value, Failure> {
     Ok(report?)
 }
 
-pub(crate) fn plan(config: Config, of: &OfFile) -> Result<ExitCode, Failure> {
+/// Prints what would be done to a request, and why.
+pub(crate) fn show_plan(config: Config, of: &OfFile) -> Result<ExitCode, Failure> {
     let report = dry_run(config, of)?;
     if of.json {
         out_json(&report)?;
@@ -115,7 +116,8 @@ pub(crate) fn plan(config: Config, of: &OfFile) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn count(config: Config, of: &OfFile) -> Result<ExitCode, Failure> {
+/// Prints what a request takes, by region.
+pub(crate) fn show_counts(config: Config, of: &OfFile) -> Result<ExitCode, Failure> {
     let report = dry_run(config, of)?;
     let regions = &report["before"];
     if of.json {

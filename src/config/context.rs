@@ -5,7 +5,7 @@
 use crate::admission::Listing;
 use crate::conversation::Tokens;
 use crate::conversation::managed::Edits;
-use crate::plan::{ClearLine, FoldAt, KeepRecent, Policy, Size, Strategy, TemplateFacts};
+use crate::plan::{ClearLine, FoldAt, KeepRecent, Policy, ResultRules, Size, Strategy, TemplateFacts};
 
 use super::file::Layer;
 use super::model::SizeClass;
@@ -295,9 +295,13 @@ impl Context {
     /// The policy these settings and the template's facts make.
     pub(crate) fn policy(&self, template: &Template) -> Policy {
         Policy {
-            evict_over: self.evict_over.value,
-            // Without a model to write them there are none.
-            digest_over: self.digest_over.value.filter(|_| self.digest_model.value.is_some()),
+            results: ResultRules {
+                evict_over: self.evict_over.value,
+                // Without a model to write them there are none.
+                digest_over: self.digest_over.value.filter(|_| self.digest_model.value.is_some()),
+                never_clear: self.never_clear.value.clone(),
+                clean: self.clean.value,
+            },
             clear_at: self.clear_at.value,
             clear_to: self.clear_to.value,
             clear_line: self.clear_line.value,
@@ -305,8 +309,6 @@ impl Context {
             summarize_to: self.summarize_to.value,
             fold_at: self.fold_at.value,
             keep_recent: self.keep_recent.value,
-            never_clear: self.never_clear.value.clone(),
-            clean: self.clean.value,
             strategy: self.strategy.value,
             summary_max_tokens: self.summary_max_tokens.value,
             template: TemplateFacts {

@@ -18,12 +18,12 @@ const OTHERS: Duration = Duration::from_secs(60);
 
 /// The servers behind this proxy, each with its number: those that were named, and of others those that are there.
 pub(in crate::proxy) fn servers(app: &App) -> impl Iterator<Item = (usize, &Arc<Upstream>)> {
-    app.upstreams.iter().enumerate().filter(|(_, upstream)| upstream.is_there())
+    app.servers.all.iter().enumerate().filter(|(_, upstream)| upstream.is_there())
 }
 
 /// Looks where servers usually are that nobody named and that are not there yet. Returns whether one was found.
 pub(in crate::proxy) async fn look(app: &App) -> bool {
-    let away = app.upstreams.iter().filter(|upstream| !upstream.is_there());
+    let away = app.servers.all.iter().filter(|upstream| !upstream.is_there());
     let found = join_all(away.map(|upstream| async move { is_found(upstream, upstream.probe().await.ok()) })).await;
     found.contains(&true)
 }
@@ -33,7 +33,7 @@ pub(in crate::proxy) fn keep_looking(app: &App) {
     if !app.config.upstreams.is_empty() {
         return;
     }
-    let all = app.upstreams.clone();
+    let all = app.servers.all.clone();
     app.tasks.spawn(async move {
         let mut others: Vec<Option<Instant>> = vec![None; all.len()];
         let mut looks = tokio::time::interval(LOOK);

@@ -16,11 +16,9 @@ mod traffic;
 mod turn;
 
 use crate::proxy::lookout::servers;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use http::HeaderMap;
-use parking_lot::Mutex;
 
 pub use ahead::background;
 pub use desk::agent::{Agent, Tool};
@@ -69,6 +67,7 @@ pub use crate::engine::devices::tell as tell_devices;
 pub use crate::engine::generate::{Setup as EngineSetup, work as generate};
 pub use crate::guard::told::told;
 
+use self::servers::Servers;
 use crate::config::Config;
 use crate::measure::Measure;
 use crate::measure::afford::Machine;
@@ -87,8 +86,7 @@ pub struct App {
     /// The settings.
     pub config: Config,
     store: Store,
-    /// Those that are named; where none is, all places where one may be.
-    upstreams: Vec<Arc<Upstream>>,
+    servers: Servers,
     measure: Measure,
     /// The counters behind `/metrics`.
     pub metrics: Metrics,
@@ -103,8 +101,6 @@ pub struct App {
     turn: turn::memory::Memory,
     /// One change of what people want of a conversation at a time.
     standing_turn: tokio::sync::Mutex<()>,
-    /// Which upstream lists which model.
-    places: Mutex<HashMap<String, usize>>,
     /// Who uses which model of which server.
     traffic: Arc<Traffic>,
     /// What is done behind a reply; the rooms that do it stand above the one that answers.
@@ -121,7 +117,7 @@ impl App {
         App {
             config,
             store,
-            upstreams,
+            servers: Servers::of(upstreams),
             measure,
             metrics: Metrics::default(),
             shared: desk::shared::Shared::default(),
@@ -130,7 +126,6 @@ impl App {
             lives: Arc::default(),
             turn: turn::memory::Memory::default(),
             standing_turn: tokio::sync::Mutex::default(),
-            places: Mutex::default(),
             traffic: Arc::default(),
             after: ahead::begin,
             background: doors::background::Backgrounds::default(),

@@ -1,7 +1,9 @@
 //! Which server serves which model, and with which window.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde_json::json;
 use tracing::{debug, warn};
 
@@ -11,6 +13,32 @@ use crate::measure::window::{Change, Window};
 use crate::proxy::lookout::{look, servers};
 use crate::store::{Batch, Event};
 use crate::upstream::{Kind, Upstream};
+
+/// The servers behind the proxy.
+pub(super) struct Servers {
+    /// Those that are named; where none is, all places where one may be.
+    pub(super) all: Vec<Arc<Upstream>>,
+    /// Which of them lists which model.
+    places: Mutex<HashMap<String, usize>>,
+}
+
+impl Servers {
+    /// These; which models they list shows when one is asked for.
+    pub(super) fn of(all: Vec<Arc<Upstream>>) -> Servers {
+        Servers { all, places: Mutex::default() }
+    }
+
+    /// The one of this name.
+    pub(super) fn named(&self, name: &str) -> Option<&Arc<Upstream>> {
+        self.all.iter().find(|upstream| upstream.name() == name)
+    }
+
+    /// The one that listed a model before, while it is there.
+    fn place_of(&self, model: &str) -> Option<&Arc<Upstream>> {
+        let at = self.places.lock().get(model).copied()?;
+        self.all.get(at).filter(|upstream| upstream.is_there())
+    }
+}
 
 /// The upstream that serves a model. With one upstream there is nothing to choose: it knows its own names best.
 pub(in crate::proxy) async fn upstream_of(app: &App, model: &str) -> Result<Arc<Upstream>, Error> {
@@ -26,15 +54,15 @@ pub(in crate::proxy) async fn upstream_of(app: &App, model: &str) -> Result<Arc<
     if servers.len() == 1 || model.is_empty() {
         return Ok(Arc::clone(first));
     }
-    if let Some(at) = app.places.lock().get(model).copied().filter(|at| app.upstreams[*at].is_there()) {
-        return Ok(Arc::clone(&app.upstreams[at]));
+    if let Some(known) = app.servers.place_of(model) {
+        return Ok(Arc::clone(known));
     }
     let mut names = Vec::new();
     let mut any = None;
     for (at, upstream) in servers {
         let Ok(models) = upstream.models().await else { continue };
         if models.iter().any(|m| same_model(&m.id, model)) {
-            app.places.lock().insert(model.to_owned(), at);
+            app.servers.places.lock().insert(model.to_owned(), at);
             return Ok(Arc::clone(upstream));
         }
         // A single-model llama-server takes every name.

@@ -54,7 +54,7 @@ impl App {
     /// # Errors
     /// When one cannot be loaded.
     pub async fn load_embedded(&self) -> Result<(), Error> {
-        for upstream in &self.upstreams {
+        for upstream in &self.servers.all {
             let Some(model) = upstream.embedded_model() else { continue };
             upstream.let_load();
             info!(model, "loading it");

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::error::Error;
 use super::link::Link;
-use super::{ASK_LIMIT, COUNT_LIMIT, Held, Loaded, ModelInfo, Slot, query_component, tokens};
+use super::{ASK_LIMIT, COUNT_LIMIT, Held, Loaded, ModelInfo, Slot, Template, query_component, tokens};
 use crate::wire::json;
 use crate::wire::parts::Takes;
 
@@ -145,8 +145,10 @@ fn read(props: &Value, entry: &Value) -> Loaded {
         identity: identity(props, entry, window),
         slots: tokens(&props["total_slots"]).or(args.parallel),
         unified: args.unified,
-        chat_template: text(&props["chat_template"]).filter(|template| template.contains('{')),
-        template_caps: props.get("chat_template_caps").filter(|caps| caps.is_object()).cloned(),
+        template: Template {
+            text: text(&props["chat_template"]).filter(|template| template.contains('{')),
+            caps: props.get("chat_template_caps").filter(|caps| caps.is_object()).cloned(),
+        },
         model_path: text(&props["model_path"]).or_else(|| text(&entry["path"])),
         takes: takes(&props["modalities"], &entry["architecture"]["input_modalities"]),
         thinks: None,
@@ -261,8 +263,8 @@ mod tests {
             (Some(true), Some(false), Some(false))
         );
         assert_eq!(loaded.parameters, Some(134_515_008));
-        assert_eq!(loaded.chat_template.as_deref(), Some("{{ messages }}"));
-        assert_eq!(loaded.template_caps, Some(json!({"supports_tools": true})));
+        assert_eq!(loaded.template.text.as_deref(), Some("{{ messages }}"));
+        assert_eq!(loaded.template.caps, Some(json!({"supports_tools": true})));
         assert_eq!(loaded.model_path.as_deref(), Some("/m.gguf"));
 
         let router = json!({"role": "router", "default_generation_settings": {"n_ctx": 0}});

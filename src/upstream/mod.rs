@@ -186,10 +186,8 @@ pub struct Loaded {
     pub slots: Option<u32>,
     /// The slots share one window (`true`), or each has its own; `None` where the server does not say.
     pub unified: Option<bool>,
-    /// The chat template (Jinja) that the server renders with. A Go template is not reported.
-    pub chat_template: Option<String>,
-    /// llama-server's `chat_template_caps`.
-    pub template_caps: Option<Value>,
+    /// The chat template that the server renders with.
+    pub template: Template,
     /// Where the model's file lies on the server's machine.
     pub model_path: Option<String>,
     /// What it takes beside text.
@@ -200,6 +198,15 @@ pub struct Loaded {
     pub held: Option<Held>,
     /// What the other models that the server has loaded take, where it says.
     pub others: Held,
+}
+
+/// The chat template that a server renders with.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Template {
+    /// Its text (Jinja). A Go template is not reported.
+    pub text: Option<String>,
+    /// llama-server's `chat_template_caps`.
+    pub caps: Option<Value>,
 }
 
 /// What a loaded model takes of the server's machine, by the server's own word (bytes).

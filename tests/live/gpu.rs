@@ -4,9 +4,9 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use windowsill::gguf::{Gguf, Kind};
+use windowsill::gguf::{CacheTypes, Gguf, Kind};
 use windowsill::measure::afford::dry_run::DryRunner;
-use windowsill::measure::memory::{GpuLayers, Model, Settings, cost};
+use windowsill::measure::memory::{Cache, GpuLayers, Model, Settings, cost};
 
 use crate::support::servers::{Windowsill, place};
 use crate::support::{http, models, say};
@@ -53,8 +53,9 @@ fn what_it_takes_of_a_gpu_is_what_was_reckoned() {
         let held = |key: &str| model_shown[key].as_u64().expect(key);
         let kind = Kind::named(kind).unwrap();
         let gpu_layers = GpuLayers::Last(layers.min(model.blocks + 1));
-        let settings =
-            Settings { gpu_layers, type_k: kind, type_v: kind, ..Settings::llama_server_parallel(window, 1) };
+        let basis = Settings::llama_server_parallel(window, 1);
+        let cache = Cache { types: CacheTypes { k: kind, v: kind }, ..basis.cache };
+        let settings = Settings { gpu_layers, cache, ..basis };
         let told = runner.cost(&model, &settings).unwrap();
         assert_eq!(held("held_gpu_bytes"), told.device(), "{window} {number}: {model_shown}");
         let formula = cost(&model, &settings).unwrap();

@@ -205,7 +205,7 @@ fn what_wins() {
         .load();
     let qwen = resolve(&config, "qwen3:8b");
     assert_eq!(source(&qwen, "clear_at"), ("0.65", "environment WINDOWSILL_CONTEXT_CLEAR_AT"));
-    assert_eq!(qwen.policy.never_clear, ["a", "b"]);
+    assert_eq!(qwen.policy.results.never_clear, ["a", "b"]);
     assert_eq!(config.listen.port(), 2222);
 
     let flags = Flags {
@@ -459,7 +459,7 @@ fn problems_of_flags_and_environment() {
 fn sizes_of_results_are_shares_or_tokens() {
     let of = |text: &str| {
         let config = Case::new(&format!("[context]\nevict_over = {text}")).load();
-        resolve(&config, "stub").policy.evict_over
+        resolve(&config, "stub").policy.results.evict_over
     };
     assert_eq!(of("0.1"), Size::Share(0.1));
     assert_eq!(of("1"), Size::Share(1.0));
@@ -467,7 +467,7 @@ fn sizes_of_results_are_shares_or_tokens() {
     assert_eq!(of("4_000"), Size::Tokens(4000));
     assert_eq!(of("4000.0"), Size::Tokens(4000));
     let config = Case::new("").var("WINDOWSILL_CONTEXT_EVICT_OVER", "3000").load();
-    assert_eq!(resolve(&config, "stub").policy.evict_over, Size::Tokens(3000));
+    assert_eq!(resolve(&config, "stub").policy.results.evict_over, Size::Tokens(3000));
 }
 
 #[test]

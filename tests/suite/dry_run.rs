@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use windowsill::gguf::{Gguf, Kind};
+use windowsill::gguf::{CacheTypes, Gguf, Kind};
 use windowsill::measure::afford::dry_run::DryRunner;
 use windowsill::measure::memory::{
-    Budget, Cost, GpuLayers, Model, Settings, Source, Split, cost, largest, largest_near,
+    Budget, Cache, Cost, GpuLayers, Model, Settings, Source, Split, cost, largest, largest_near,
 };
 
 use super::config::root;
@@ -118,8 +118,9 @@ fn the_largest_window_by_formula_is_never_above_a_search_over_dry_runs() {
             (GpuLayers::All, f16, 4, 20_000),
             (GpuLayers::Last(4), f16, 2, 9000),
         ] {
-            let settings =
-                Settings { gpu_layers, type_k: kind, type_v: kind, ..Settings::llama_server_parallel(at, parallel) };
+            let basis = Settings::llama_server_parallel(at, parallel);
+            let cache = Cache { types: CacheTypes { k: kind, v: kind }, ..basis.cache };
+            let settings = Settings { gpu_layers, cache, ..basis };
             let Ok(there) = runner.cost(&model, &settings) else { continue };
             // What this window takes, and half of the next step.
             let next = runner.cost(&model, &Settings { n_ctx: at + 256 * parallel, ..settings.clone() }).unwrap();
@@ -245,8 +246,8 @@ fn formulas_are_never_below_dry_runs_for_any_kind_of_model() {
                 [(4096, f16, 1, true, 0), (700, q8, 3, true, 3), (9000, f16, 2, false, 2)]
             {
                 let basis = Settings::llama_server_parallel(n_ctx, parallel);
-                let settings =
-                    Settings { gpu_layers, kv_offload, type_k: kind, type_v: kind, flash_attn, outputs, ..basis };
+                let cache = Cache { types: CacheTypes { k: kind, v: kind }, kv_offload, ..basis.cache };
+                let settings = Settings { gpu_layers, cache, flash_attn, outputs, ..basis };
                 let Ok(said) = cost(&model, &settings) else { continue };
                 // llama.cpp gives up over some of its own models with uneven sequences.
                 let Ok(truth) = runner.cost(&model, &settings) else { continue };

@@ -85,4 +85,5 @@ mod tidy;
 mod top;
 mod trace;
 mod waiting;
+mod walk;
 mod wrap;

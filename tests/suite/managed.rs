@@ -386,3 +386,54 @@ fn counts_say_what_would_be_forwarded() {
         assert!(fake.mains().is_empty(), "nothing is sent");
     }
 }
+
+/// The compactions that clients can ask for: a path, and a body with a history of most of a window.
+fn compactions() -> Vec<(&'static str, Value)> {
+    let anthropic = session(5, 1_200);
+    let said = anthropic["messages"][0]["content"].clone();
+    let mut input = vec![json!({"type": "message", "role": "user", "content": said})];
+    for n in 0..5 {
+        let id = format!("call_{n}");
+        input.push(json!({"type": "function_call", "call_id": id, "name": "read_file", "arguments": "{}"}));
+        input.push(json!({"type": "function_call_output", "call_id": id, "output": prose(n, 2_400)}));
+    }
+    input.push(json!({"type": "message", "role": "assistant", "content": "All read."}));
+    let trigger = [&input[..], &[json!({"type": "compaction_trigger"})]].concat();
+    let asks = [&input[..], &[json!({"type": "message", "role": "user", "content": "And now?"})]].concat();
+    let management = json!([{"type": "compaction", "compact_threshold": 2_000}]);
+    vec![
+        (PATH, with(anthropic, "compaction", json!({"type": "summarize"}))),
+        ("/v1/responses", json!({"model": MODEL, "input": trigger})),
+        ("/v1/responses", json!({"model": MODEL, "input": asks, "context_management": management})),
+        ("/v1/responses/compact", json!({"model": MODEL, "input": input})),
+    ]
+}
+
+#[test]
+fn each_compaction_that_a_client_asks_for_is_one_event_in_its_name() {
+    for kind in [Kind::LlamaServer, Kind::Ollama, Kind::Vllm] {
+        for (path, body) in compactions() {
+            for stream in [false, true] {
+                let fake = Fake::start(kind, 8192);
+                let proxy = TestProxy::before(&fake);
+                let whose = format!("{kind:?} {path} {stream}");
+                let body =
+                    if path.ends_with("compact") { body.clone() } else { with(body.clone(), "stream", json!(stream)) };
+                let answer = proxy.post(path, &[], body.to_string().as_bytes()).ok();
+                assert!(answer.text().contains("\"compaction\""), "{whose}: {}", answer.text());
+                let enough = |told: &Value| !told["events"].as_array().unwrap().is_empty();
+                let events = proxy.eventually("/windowsill/events?kind=context_compaction", enough);
+                let events = events["events"].as_array().unwrap().clone();
+                let data = &events[0]["data"];
+                assert_eq!((events.len(), &data["asked_by"]), (1, &json!("client")), "{whose}: {events:?}");
+                let prompts = |of: &str| data[of]["prompt"].as_u64().unwrap();
+                assert!(data["depth"].as_u64().unwrap() > 4 && prompts("after") < prompts("before"), "{whose}: {data}");
+                let id = events[0]["conversation"].as_str().unwrap();
+                let shown = proxy.get(&format!("/windowsill/conversations/{id}/insight")).ok().text();
+                assert!(shown.contains("because the client asked for it"), "{whose}: {shown}");
+                assert!(!shown.contains("as you asked"), "{whose}: {shown}");
+                assert_eq!(fake.summaries().len(), 1, "{whose}: the brief is written once");
+            }
+        }
+    }
+}

@@ -145,6 +145,9 @@ const STORIES: [&str; 5] = ["state", "turn", "ahead", "desk", "doors"];
 /// Files of `src/proxy` that may import each other in a circle, at most.
 const CIRCLE: usize = 3;
 
+/// Fields that a struct has at most.
+const FIELDS: usize = 14;
+
 /// What each file of `src/proxy` imports of the others: the names of its module and of theirs, by `::`, and the line.
 fn inside_the_proxy() -> Vec<(String, Vec<(String, usize)>)> {
     let files: Vec<(String, String)> = sources()
@@ -194,7 +197,7 @@ fn a_request_never_goes_back_up() {
 }
 
 #[test]
-fn no_stage_of_a_request_calls_back_into_an_earlier_one() {
+fn no_more_than_three_files_of_the_proxy_import_each_other() {
     let all: BTreeMap<String, BTreeSet<String>> = inside_the_proxy()
         .into_iter()
         .map(|(module, imports)| (module, imports.into_iter().map(|(other, _)| other).collect()))
@@ -239,6 +242,49 @@ fn unsafe_code_is_at_the_edges() {
         let places = text.matches("unsafe {").count() + text.matches("unsafe impl").count();
         assert!(places > 0 && text.matches("// SAFETY: ").count() == places, "{edge}: each says why it is sound");
     }
+}
+
+#[test]
+fn no_struct_is_wide() {
+    let head = regex::Regex::new(r"(?m)^\s*(?:pub(?:\([^)]*\))? )?struct (\w+)[^{;(]*\{").unwrap();
+    // The settings and the flags of the command line are lists by nature.
+    let of_others =
+        |file: &str| file.starts_with("src/config/") || file.starts_with("src/cli/") || file == "src/main.rs";
+    let mut seen = 0;
+    let mut wide = Vec::new();
+    for (file, text) in sources().iter().filter(|(file, _)| !is_test(file) && !of_others(file)) {
+        let code = without_tests(&blanked(text));
+        for found in head.captures_iter(&code) {
+            let fields = fields(&code[found.get(0).unwrap().end()..]);
+            seen += 1;
+            if fields > FIELDS {
+                let name = &found[1];
+                wide.push(format!(
+                    "{file}: `{name}` has {fields} fields, at most {FIELDS}: group those that go together"
+                ));
+            }
+        }
+    }
+    assert!(wide.is_empty(), "\n{}\n", wide.join("\n"));
+    assert!(seen > 500, "only {seen} structs were read");
+    assert_eq!(fields(" a: u8, pub b: Vec<(u8, [u64; 4])>,\n #[x(y, z)] c: fn(&u8, u8) -> u8 }, d: u8"), 3);
+}
+
+/// How many fields a struct has, by its code behind the bracket that opens it: a colon at its own level is a field's.
+fn fields(code: &str) -> usize {
+    let mut depth = 0_i32;
+    let mut found = 0;
+    let bytes = code.as_bytes();
+    for (at, byte) in bytes.iter().enumerate() {
+        match byte {
+            b'}' if depth == 0 => break,
+            b'{' | b'(' | b'[' => depth += 1,
+            b'}' | b')' | b']' => depth -= 1,
+            b':' if depth == 0 && bytes.get(at + 1) != Some(&b':') && bytes[at - 1] != b':' => found += 1,
+            _ => {}
+        }
+    }
+    found
 }
 
 #[test]

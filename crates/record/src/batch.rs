@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::types::{Batch, KeptChange, RuleChange};
+use super::types::{About, Batch, KeptChange, RuleChange};
 use super::{QUEUE_BYTES, recent};
 
 /// What a batch must satisfy by itself. A mistake here is the caller's, not the client's.
@@ -39,10 +39,13 @@ pub(super) fn weigh(batch: &Batch) -> usize {
         batch.originals.iter().map(|o| o.text.len() + o.raw.as_ref().map_or(0, |raw| raw.len()) + 300).sum();
     let view = batch.view.as_ref().map_or(0, |(_, view)| recent::view_bytes(view));
     let recalled = batch.recalled.iter().flat_map(|r| &r.messages).map(Bytes::len).sum::<usize>();
-    let items = batch.items.iter().map(|item| item.json.len() + 200).sum::<usize>();
+    let items = batch.told.items.iter().map(|item| item.json.len() + 200).sum::<usize>();
     let last_reply = batch.last_reply.as_ref().map_or(0, |reply| reply.raw.len() + reply.text.len() + 200);
-    let reply = batch.reply.as_ref().map_or(0, |reply| reply.head.len() + reply.json.len() + 300);
-    let standing = batch.standing.as_ref().map_or(0, |(_, json)| json.len());
+    let reply = batch.told.reply.as_ref().map_or(0, |reply| reply.head.len() + reply.json.len() + 300);
+    let about = match &batch.about {
+        Some((_, About::Standing(json))) => json.len(),
+        _ => 0,
+    };
     let rule = match &batch.rule {
         Some(RuleChange::Put(rule)) => rule.text.len() + rule.client.len() + rule.project.len(),
         _ => 0,
@@ -59,7 +62,7 @@ pub(super) fn weigh(batch: &Batch) -> usize {
         + items
         + last_reply
         + reply
-        + standing
+        + about
         + rule
         + kept
         + 500 * (batch.events.len() + 1)

@@ -63,9 +63,9 @@ use secret::Secret;
 pub use windowsill_core::apply::Original;
 
 pub use types::{
-    Batch, ConversationRow, ConversationUpdate, Counted, Deleted, Error, Event, EventFilter, EventRow, Gone, Hit, Item,
-    KeptChange, KeptRow, LastReply, Located, Node, NodeRow, Passage, PathRow, Pruned, Recalled, Reply, Retention, Rule,
-    RuleChange, TOOLS, Trouble,
+    About, Batch, ConversationRow, ConversationUpdate, Counted, Deleted, Error, Event, EventFilter, EventRow, Gone,
+    Hit, Item, KeptChange, KeptRow, LastReply, Located, Node, NodeRow, Passage, PathRow, Pruned, Recalled, Reply,
+    Retention, Rule, RuleChange, TOOLS, Told, Trouble,
 };
 use watcher::Watch;
 pub use watcher::Watcher;

@@ -4,7 +4,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::batch::permits;
 use super::prune::Pass;
-use super::types::{Batch, Deleted, Error, Pruned, Retention, Trouble};
+use super::types::{About, Batch, Deleted, Error, Pruned, Retention, Trouble};
 use super::{Store, housekeeping, schema};
 
 impl Store {
@@ -111,8 +111,8 @@ impl Store {
     /// When the record cannot be written.
     pub async fn rename(&self, conversation: &str, title: &str) -> Result<Option<String>, Error> {
         let title = housekeeping::title(title);
-        let named = Some((conversation.to_owned(), title.clone()));
-        self.record(Batch { named, durable: true, ..Batch::default() }).await?;
+        let about = Some((conversation.to_owned(), About::Named(title.clone())));
+        self.record(Batch { about, durable: true, ..Batch::default() }).await?;
         Ok(title)
     }
 
@@ -121,8 +121,8 @@ impl Store {
     /// # Errors
     /// When the record cannot be written.
     pub async fn star(&self, conversation: &str, starred: bool) -> Result<(), Error> {
-        let starred = Some((conversation.to_owned(), starred));
-        self.record(Batch { starred, durable: true, ..Batch::default() }).await
+        let about = Some((conversation.to_owned(), About::Starred(starred)));
+        self.record(Batch { about, durable: true, ..Batch::default() }).await
     }
 
     /// Changes with every commit, so that whoever follows the trace need not ask again and again.

@@ -237,22 +237,14 @@ pub struct Batch {
     pub view: Option<(Digest, View)>,
     /// What a reply recalled.
     pub recalled: Option<Recalled>,
-    /// Items of a reply that a client may refer to by their ids.
-    pub items: Vec<Item>,
     /// What a conversation was answered last.
     pub last_reply: Option<LastReply>,
-    /// A reply that a client may go on from by its id.
-    pub reply: Option<Reply>,
+    /// What a client may refer to by its id from now on.
+    pub told: Told,
     /// What a server said of the prompt's size.
     pub counted: Option<Counted>,
-    /// Another title for a conversation, by its id.
-    pub title: Option<(String, String)>,
-    /// What a person calls a conversation, by its id; `None` takes that back. It stands before any other title.
-    pub named: Option<(String, Option<String>)>,
-    /// Whether a person keeps a conversation among their own, by its id. Retention leaves it alone then.
-    pub starred: Option<(String, bool)>,
-    /// What people want of a conversation, by its id, as the text of a JSON object; it replaces what they wanted before.
-    pub standing: Option<(String, String)>,
+    /// What changes of a conversation beside its messages, by its id.
+    pub about: Option<(String, About)>,
     /// A rule that is new, other than before, or gone.
     pub rule: Option<RuleChange>,
     /// What changes in what clients keep here under ids.
@@ -261,6 +253,35 @@ pub struct Batch {
     pub events: Vec<Event>,
     /// Whether it must survive a power cut (fsync) and not only a kill of the process.
     pub durable: bool,
+}
+
+/// A change of a conversation beside its messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum About {
+    /// Another title.
+    Title(String),
+    /// The name that a person gives it; `None` takes that back. It stands before any title.
+    Named(Option<String>),
+    /// Whether a person keeps it among their own. Retention leaves it alone then.
+    Starred(bool),
+    /// What people want of it, as the text of a JSON object; it replaces what they wanted before.
+    Standing(String),
+}
+
+/// What was told of a reply that a client may refer to by its id.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Items of the reply.
+    pub items: Vec<Item>,
+    /// The reply itself, which a client may go on from.
+    pub reply: Option<Reply>,
+}
+
+impl Told {
+    /// Whether there is nothing to refer to.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty() && self.reply.is_none()
+    }
 }
 
 /// What a model answered last. It is kept beside the history that it answers until the conversation goes on: then the words of

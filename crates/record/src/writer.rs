@@ -22,7 +22,7 @@ use super::presence::Presence;
 use super::prune::{Pass, Step};
 use super::recent::{Applied, Recent, Tip, Work};
 use super::schema::sqlite_error;
-use super::types::{ConversationUpdate, Counted, Error, Event, Node, Recalled, Rule, RuleChange};
+use super::types::{About, ConversationUpdate, Counted, Error, Event, Node, Recalled, Rule, RuleChange};
 use super::{Readers, health, history, large, original_ids, passages, prune};
 
 /// Bytes that are committed together at most, so that a waiting batch is never far from its commit.
@@ -244,12 +244,12 @@ impl Apply<'_> {
         if let Some(recalled) = &batch.recalled {
             self.recalled(recalled)?;
         }
-        for item in &batch.items {
+        for item in &batch.told.items {
             let row = self.conversation_row(&item.conversation, now_ms)?;
             let sql = "INSERT OR REPLACE INTO item (id, conversation, json) VALUES (?1, ?2, ?3)";
             self.run(sql, params![item.id, row, item.json])?;
         }
-        if let Some(reply) = &batch.reply {
+        if let Some(reply) = &batch.told.reply {
             let row = self.conversation_row(&reply.conversation, now_ms)?;
             let sql = "INSERT OR REPLACE INTO reply (id, conversation, chain, depth, head, json)
                 VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
@@ -260,20 +260,8 @@ impl Apply<'_> {
                 ON CONFLICT(chain) DO UPDATE SET view = excluded.view, tokens = excluded.tokens";
             self.run(sql, params![chain.0, view.0, tokens])?;
         }
-        if let Some((name, title)) = &batch.title {
-            self.run("UPDATE conversation SET title = ?2 WHERE name = ?1", params![name, title])?;
-        }
-        if let Some((name, title)) = &batch.named {
-            self.run("UPDATE conversation SET named = ?2 WHERE name = ?1", params![name, title])?;
-        }
-        if let Some((name, starred)) = &batch.starred {
-            self.run("UPDATE conversation SET starred = ?2 WHERE name = ?1", params![name, starred])?;
-        }
-        if let Some((name, json)) = &batch.standing {
-            let row = self.conversation_row(name, now_ms)?;
-            let sql = "INSERT INTO standing (conversation, json) VALUES (?1, ?2)
-                ON CONFLICT(conversation) DO UPDATE SET json = excluded.json";
-            self.run(sql, params![row, json])?;
+        if let Some((name, change)) = &batch.about {
+            self.about(name, change, now_ms)?;
         }
         if let Some(change) = &batch.rule {
             self.rule(change)?;
@@ -285,6 +273,22 @@ impl Apply<'_> {
             self.event(event)?;
         }
         Ok(applied)
+    }
+
+    fn about(&self, name: &str, change: &About, now_ms: i64) -> Result<usize, Error> {
+        match change {
+            About::Title(title) => self.run("UPDATE conversation SET title = ?2 WHERE name = ?1", params![name, title]),
+            About::Named(title) => self.run("UPDATE conversation SET named = ?2 WHERE name = ?1", params![name, title]),
+            About::Starred(starred) => {
+                self.run("UPDATE conversation SET starred = ?2 WHERE name = ?1", params![name, starred])
+            }
+            About::Standing(json) => {
+                let row = self.conversation_row(name, now_ms)?;
+                let sql = "INSERT INTO standing (conversation, json) VALUES (?1, ?2)
+                    ON CONFLICT(conversation) DO UPDATE SET json = excluded.json";
+                self.run(sql, params![row, json])
+            }
+        }
     }
 
     fn rule(&self, change: &RuleChange) -> Result<usize, Error> {

@@ -38,20 +38,27 @@ pub struct Ask {
     pub outputs: u32,
     /// Snapshots of recurrent state a sequence.
     pub rollback: u32,
+    /// How the cache is kept.
+    pub cache: Cache,
+    /// Whether flash attention is on.
+    pub flash_attn: FlashAttn,
+    /// A GPU takes over what is evaluated for many tokens at once though its weights are in RAM.
+    pub op_offload: bool,
+}
+
+/// How the cache of keys and values is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Cache {
     /// The type of cached keys, by ggml's number.
     pub type_k: u32,
     /// The type of cached values, by ggml's number.
     pub type_v: u32,
-    /// Whether flash attention is on.
-    pub flash_attn: FlashAttn,
     /// Sliding windows keep the whole window.
     pub swa_full: bool,
     /// All sequences share one cache.
     pub unified: bool,
     /// The cache is where its layer is.
     pub kv_offload: bool,
-    /// A GPU takes over what is evaluated for many tokens at once though its weights are in RAM.
-    pub op_offload: bool,
 }
 
 /// Whether flash attention is on.

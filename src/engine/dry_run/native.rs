@@ -100,16 +100,16 @@ impl Opened {
             n_seq_max: ask.sequences,
             n_outputs_max: ask.outputs,
             n_rs_seq: ask.rollback,
-            type_k: ask.type_k,
-            type_v: ask.type_v,
+            type_k: ask.cache.type_k,
+            type_v: ask.cache.type_v,
             flash_attn: match ask.flash_attn {
                 FlashAttn::Off => 0,
                 FlashAttn::On => 1,
                 FlashAttn::Auto => 2,
             },
-            swa_full: ask.swa_full.into(),
-            kv_unified: ask.unified.into(),
-            offload_kqv: ask.kv_offload.into(),
+            swa_full: ask.cache.swa_full.into(),
+            kv_unified: ask.cache.unified.into(),
+            offload_kqv: ask.cache.kv_offload.into(),
             op_offload: ask.op_offload.into(),
         };
         let (mut told, mut why) = (RawTold::default(), Text::new());

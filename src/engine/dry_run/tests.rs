@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 
 use super::native::{Opened, version};
-use super::{Ask, FlashAttn, work};
+use super::{Ask, Cache, FlashAttn, work};
 
 #[test]
 fn what_cannot_be_opened_is_told_in_words() {
@@ -42,12 +42,8 @@ fn a_worker_says_what_it_covers_and_why_it_refuses() {
         sequences: 1,
         outputs: 1,
         rollback: 0,
-        type_k: 1,
-        type_v: 1,
+        cache: Cache { type_k: 1, type_v: 1, swa_full: false, unified: false, kv_offload: true },
         flash_attn: FlashAttn::On,
-        swa_full: false,
-        unified: false,
-        kv_offload: true,
         op_offload: false,
     };
     let question = serde_json::json!({"id": 7, "ask": ask, "parts": []}).to_string();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 
-use crate::engine::dry_run::{Ask, Covers, DryRun, FlashAttn, Sides, Told};
+use crate::engine::dry_run::{Ask, Cache, Covers, DryRun, FlashAttn, Sides, Told};
 use crate::gguf::Gguf;
 use crate::measure::memory::scratch::{BOUND, OP_OFFLOAD};
 use crate::measure::memory::{self, Cost, GpuLayers, Model, Refused, Settings, Source, Split};
@@ -141,12 +141,14 @@ fn ask(settings: &Settings) -> Ask {
         sequences: small(settings.sequences()),
         outputs: small(settings.outputs),
         rollback: small(settings.rollback),
-        type_k: settings.type_k.id,
-        type_v: settings.type_v.id,
+        cache: Cache {
+            type_k: settings.cache.types.k.id,
+            type_v: settings.cache.types.v.id,
+            swa_full: settings.cache.swa_full,
+            unified: settings.cache.unified,
+            kv_offload: settings.cache.kv_offload,
+        },
         flash_attn: FlashAttn::On,
-        swa_full: settings.swa_full,
-        unified: settings.unified,
-        kv_offload: settings.kv_offload,
         op_offload: false,
     }
 }

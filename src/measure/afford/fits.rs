@@ -155,7 +155,7 @@ impl<'a> Case<'a> {
     fn most(&self, settings: &Settings, budget: &Budget, upto: u64) -> Result<u64, Refused> {
         let by_formula = memory::largest(self.model, settings, budget, upto)?.n_ctx;
         let Some(runner) = self.runner else { return Ok(by_formula) };
-        let step = STEP.saturating_mul(if settings.unified { 1 } else { settings.parallel.max(1) });
+        let step = STEP.saturating_mul(if settings.cache.unified { 1 } else { settings.parallel.max(1) });
         let steps = memory::largest_near(by_formula / step, (upto / step).max(1), |steps| {
             let settings = Settings { n_ctx: steps.saturating_mul(step), ..settings.clone() };
             runner.cost(self.model, &settings).map(|cost| budget.lacks(&cost).is_none())
@@ -173,7 +173,8 @@ impl<'a> Case<'a> {
     fn copied_cache(&self, cost: &Cost) -> u64 {
         let settings = &self.setup.settings;
         let plain = |kind: crate::gguf::Kind| kind.name == "f16";
-        if !settings.flash_attn || cost.kv.device == 0 || plain(settings.type_k) && plain(settings.type_v) {
+        if !settings.flash_attn || cost.kv.device == 0 || plain(settings.cache.types.k) && plain(settings.cache.types.v)
+        {
             return 0;
         }
         let rows = self.model.layers.iter().flat_map(|layer| &layer.rows);
@@ -387,7 +388,7 @@ fn more(what: &str, needs: u64, has: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gguf::Gguf;
+    use crate::gguf::{CacheTypes, Gguf};
     use crate::measure::hardware::room::DeviceRoom;
 
     const GIB: u64 = 1 << 30;
@@ -485,7 +486,7 @@ mod tests {
         let (model, room) = (llama(), room(&[12], 64, false));
         let mut setup = Setup::plain();
         let q8 = crate::gguf::Kind::named("q8_0").unwrap();
-        (setup.settings.type_k, setup.settings.type_v) = (q8, q8);
+        setup.settings.cache.types = CacheTypes { k: q8, v: q8 };
         let case = Case::new(&model, &setup, &room);
         // 512 MiB at the full window: memory.md's own figure for this model.
         assert_eq!(case.copies(&case.cost(131_072, GpuLayers::All).unwrap()), 512 << 20);

@@ -343,7 +343,7 @@ impl Subject {
             }
         }
         let case = subject.case().with_dry_runs(runner);
-        let mut notes = [&self.setup.notes[..], &self.model.notes[..]].concat();
+        let mut notes = [&self.setup.notes[..], &self.model.trust.notes[..]].concat();
         notes.extend(case.beside(fits.best.map_or(self.model.trained, u64::from)));
         let whole = fits.best;
         let on_gpu = fits.best.filter(|best| fits.gpu == Some(*best)).and_then(|best| case.on_gpu(u64::from(best)));
@@ -498,7 +498,7 @@ fn taken(hardware: &Hardware, process: Option<&process::Process>, held: Option<H
     let host = match (process, held) {
         (Some(process), _) => process.anonymous,
         (None, Some(held)) => {
-            let weights = model.weights.iter().map(|weight| weight.bytes).fold(0u64, u64::saturating_add);
+            let weights = model.weights.all.iter().map(|weight| weight.bytes).fold(0u64, u64::saturating_add);
             held.total.saturating_sub(held.device).saturating_sub(weights)
         }
         (None, None) => 0,

@@ -115,12 +115,10 @@ impl Subject {
         if let Some(parallel) = wish.parallel {
             settings.parallel = parallel.max(1);
             settings.outputs = settings.parallel;
-            settings.unified = wish.unified;
+            settings.cache.unified = wish.unified;
         }
-        settings.unified |= wish.unified;
-        if let Some(CacheTypes { k, v }) = wish.kv_type {
-            (settings.type_k, settings.type_v) = (k, v);
-        }
+        settings.cache.unified |= wish.unified;
+        settings.cache.types = wish.kv_type.unwrap_or(settings.cache.types);
         settings.n_ubatch = wish.ubatch.unwrap_or(settings.n_ubatch);
         settings.flash_attn &= !wish.no_flash_attn;
         settings.gpu_layers = wish.gpu_layers.unwrap_or(settings.gpu_layers);

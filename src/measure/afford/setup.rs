@@ -76,8 +76,8 @@ impl Setup {
     pub fn embedded(ours: Ours, model: &Model, gpu: bool, any: bool) -> Setup {
         let mut setup = Setup { checkpoints: SNAPSHOTS as u64, ..Setup::plain() };
         setup.settings.flash_auto = true;
-        if let Some(CacheTypes { k, v }) = ours.kv_type {
-            (setup.settings.type_k, setup.settings.type_v) = (k, v);
+        if let Some(types @ CacheTypes { k, v }) = ours.kv_type {
+            setup.settings.cache.types = types;
             setup.notes.push(format!("KV cache {} and {}, as configured (kv_type)", k.name, v.name));
         }
         setup.settings.gpu_layers = match ours.gpu_layers {
@@ -113,14 +113,14 @@ impl Setup {
 
     /// What one request gets of a window asked for.
     pub fn share(&self, window: u64) -> u64 {
-        let divides = !self.whole_each && !self.settings.unified;
+        let divides = !self.whole_each && !self.settings.cache.unified;
         if divides { window / self.settings.parallel.max(1) } else { window }
     }
 
     /// How the slots share, in words; nothing where there is one.
     pub fn sharing(&self) -> Option<String> {
         let slots = self.settings.parallel;
-        match (slots, self.whole_each, self.settings.unified) {
+        match (slots, self.whole_each, self.settings.cache.unified) {
             (0 | 1, ..) => None,
             (_, true, _) => {
                 Some(format!("{slots} slots, each with a window of its own: the memory of {slots} windows"))
@@ -156,7 +156,7 @@ impl Setup {
         let mut notes = Vec::new();
         if let Some(kind) = get("OLLAMA_KV_CACHE_TYPE").and_then(Kind::named) {
             if settings.flash_attn || !kind.quantized() {
-                (settings.type_k, settings.type_v) = (kind, kind);
+                settings.cache.types = CacheTypes { k: kind, v: kind };
             } else {
                 notes.push(format!(
                     "OLLAMA_KV_CACHE_TYPE={} needs flash attention, which is off: f16 is reckoned with",
@@ -166,7 +166,7 @@ impl Setup {
         }
         let found = format!(
             "{parallel} at once (OLLAMA_NUM_PARALLEL), KV cache {} (OLLAMA_KV_CACHE_TYPE), flash attention {}, by {from}",
-            settings.type_k.name,
+            settings.cache.types.k.name,
             if settings.flash_attn { "on" } else { "off" }
         );
         notes.insert(0, found);
@@ -184,19 +184,20 @@ impl Setup {
             .or_else(|| loaded.slots.map(u64::from).filter(|n| *n != 4));
         let unified = flag(&["-kvu", "--kv-unified"]) || loaded.unified == Some(true);
         let mut settings = match told {
-            Some(slots) => Settings { unified, ..Settings::llama_server_parallel(0, slots) },
+            Some(slots) => Settings::llama_server_parallel(0, slots),
             None => Settings::llama_server(0),
         };
+        settings.cache.unified |= unified;
         let kind = |names: &[&str]| option(names).and_then(Kind::named);
-        settings.type_k = kind(&["-ctk", "--cache-type-k"]).unwrap_or(settings.type_k);
-        settings.type_v = kind(&["-ctv", "--cache-type-v"]).unwrap_or(settings.type_v);
+        settings.cache.types.k = kind(&["-ctk", "--cache-type-k"]).unwrap_or(settings.cache.types.k);
+        settings.cache.types.v = kind(&["-ctv", "--cache-type-v"]).unwrap_or(settings.cache.types.v);
         settings.n_batch = number(&["-b", "--batch-size"]).unwrap_or(settings.n_batch);
         settings.n_ubatch = number(&["-ub", "--ubatch-size"]).unwrap_or(settings.n_ubatch);
         let flash_attn = option(&["-fa", "--flash-attn"]);
         settings.flash_attn = !matches!(flash_attn, Some("off" | "0" | "false"));
         settings.flash_auto = !matches!(flash_attn, Some("on" | "1" | "true"));
-        settings.swa_full = flag(&["--swa-full"]);
-        settings.kv_offload = !flag(&["-nkvo", "--no-kv-offload"]);
+        settings.cache.swa_full = flag(&["--swa-full"]);
+        settings.cache.kv_offload = !flag(&["-nkvo", "--no-kv-offload"]);
         settings.op_offload = !flag(&["--no-op-offload"]);
         settings.cpu_moe =
             if flag(&["-cmoe", "--cpu-moe"]) { u64::MAX } else { number(&["-ncmoe", "--n-cpu-moe"]).unwrap_or(0) };
@@ -250,15 +251,15 @@ mod tests {
     fn slots_share_or_divide_as_the_server_was_told() {
         let of = |line: &str| Setup::llama_server(Some(&process(line)), &Loaded::default(), true);
         let default = of("llama-server -m x");
-        assert_eq!((default.settings.parallel, default.settings.unified, default.share(8192)), (4, true, 8192));
+        assert_eq!((default.settings.parallel, default.settings.cache.unified, default.share(8192)), (4, true, 8192));
         assert!(default.sharing().unwrap().contains("share one window"));
         let divided = of("llama-server -m x -np 4");
         assert_eq!((divided.share(8192), divided.at(8192).n_ctx), (2048, 8192));
         assert!(divided.sharing().unwrap().contains("1/4"));
         let unified = of("llama-server -m x -np 4 -kvu");
-        assert_eq!((unified.settings.unified, unified.share(8192)), (true, 8192));
+        assert_eq!((unified.settings.cache.unified, unified.share(8192)), (true, 8192));
         let one = of("llama-server -m x -np 1 -ctk q8_0 -ctv q8_0 -ub 1024 -ngl 10 -fa on --cache-ram 0 --mmproj y");
-        assert_eq!((one.settings.type_k.name, one.settings.n_ubatch, one.cache_ram), ("q8_0", 1024, 0));
+        assert_eq!((one.settings.cache.types.k.name, one.settings.n_ubatch, one.cache_ram), ("q8_0", 1024, 0));
         assert_eq!((one.settings.gpu_layers, one.sharing()), (GpuLayers::Last(10), None));
         assert!(one.notes.iter().any(|note| note.contains("projector")), "{:?}", one.notes);
         assert_eq!(default.cache_ram, 8 << 30);
@@ -266,7 +267,7 @@ mod tests {
 
         let asked = Loaded { slots: Some(2), ..Loaded::default() };
         let unseen = Setup::llama_server(None, &asked, false);
-        assert_eq!((unseen.settings.parallel, unseen.settings.unified), (2, false));
+        assert_eq!((unseen.settings.parallel, unseen.settings.cache.unified), (2, false));
         assert_eq!(unseen.settings.gpu_layers, GpuLayers::None);
         assert!(unseen.notes[0].contains("not found"));
     }

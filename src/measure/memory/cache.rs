@@ -12,7 +12,7 @@ use super::{Settings, Split};
 pub(super) fn place(model: &Model, settings: &Settings, window: &Window) -> (Split, Split) {
     let (mut kv, mut state) = (Split::default(), Split::default());
     for (index, layer) in model.layers.iter().enumerate() {
-        let on_device = settings.kv_offload && settings.layer_on_device(model, index);
+        let on_device = settings.cache.kv_offload && settings.layer_on_device(model, index);
         for row in &layer.rows {
             kv.add(on_device, bytes(model, settings, window, row));
         }
@@ -25,14 +25,14 @@ fn bytes(model: &Model, settings: &Settings, window: &Window, row: &Row) -> u64 
     let streams = if row.per_sequence { settings.sequences() } else { window.streams };
     let value = match row.value {
         0 if model.mla.is_some() || row.key_only => 0,
-        _ if !settings.flash_attn && row.padded => model.widest_value,
+        _ if !settings.flash_attn && row.padded => model.widths.value,
         value => value,
     };
     let width = |kind: crate::gguf::Kind, elements: u64| {
         // The settings were checked: a row fills whole blocks; if not, the next whole block is counted.
         kind.row(elements.next_multiple_of(kind.block)).unwrap_or(u64::MAX)
     };
-    let row_bytes = width(settings.type_k, row.key).saturating_add(width(settings.type_v, value));
+    let row_bytes = width(settings.cache.types.k, row.key).saturating_add(width(settings.cache.types.v, value));
     let cells = match row.cells {
         Cells::Sliding if row.per_sequence => window.own_sliding,
         kind => cells(window, kind),

@@ -43,7 +43,7 @@ impl Budget {
 /// The largest window up to `upto` tokens whose cost fits the budget: a multiple of 256 a stream, never above what fits.
 /// `upto` 0 stands for the trained length. `settings.n_ctx` is not looked at.
 pub fn largest(model: &Model, settings: &Settings, budget: &Budget, upto: u64) -> Result<Answer, Refused> {
-    let streams = if settings.unified { 1 } else { settings.sequences() };
+    let streams = if settings.cache.unified { 1 } else { settings.sequences() };
     let step = streams.saturating_mul(256);
     let wanted = if upto == 0 { model.trained } else { upto }.min(u64::from(u32::MAX));
     let at = |steps: u64| cost(model, &Settings { n_ctx: steps.saturating_mul(step), ..settings.clone() });

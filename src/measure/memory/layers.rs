@@ -12,7 +12,7 @@ impl Keys<'_> {
         // src/llama-model.cpp:1437-1461: without heads on the first block there is no attention at all.
         let size = |key: &str| match heads[0] {
             0 => 0,
-            heads => self.number(key).unwrap_or(model.embd / heads),
+            heads => self.number(key).unwrap_or(model.widths.embd / heads),
         };
         let mut full = (size("attention.key_length"), size("attention.value_length"));
         if matches!(self.arch, "kimi-k3" | "glm5-next") {
@@ -29,7 +29,7 @@ impl Keys<'_> {
             let (key, value) = if sliding[index] { narrow } else { full };
             let attention =
                 Attention { heads: heads[index], kv_heads: kv_heads[index], key, value, sliding: sliding[index] };
-            model.widest_value = model.widest_value.max(value.saturating_mul(kv_heads[index]));
+            model.widths.value = model.widths.value.max(value.saturating_mul(kv_heads[index]));
             let mut layer = self.layer(model, facts.family, index, attention, ff[index]);
             if index as u64 >= owners || index as u64 >= model.trunk {
                 layer.rows.clear();
@@ -145,11 +145,14 @@ impl Keys<'_> {
         let head = number("wkv.head_size");
         if head != 0 {
             let shifts = self.number("token_shift_count").unwrap_or(2);
-            return State { conv: shifts.saturating_mul(model.embd), recurrent: model.embd.saturating_mul(head) };
+            return State {
+                conv: shifts.saturating_mul(model.widths.embd),
+                recurrent: model.widths.embd.saturating_mul(head),
+            };
         }
         let short = number("shortconv.l_cache");
         if short != 0 {
-            return State { conv: model.embd.saturating_mul(short - 1), recurrent: 0 };
+            return State { conv: model.widths.embd.saturating_mul(short - 1), recurrent: 0 };
         }
         let head = number("kda.head_dim");
         if head != 0 {
@@ -161,7 +164,7 @@ impl Keys<'_> {
         let width = inner.saturating_add(number("ssm.group_count").saturating_mul(size).saturating_mul(2));
         let conv = taps.saturating_sub(1).saturating_mul(width);
         if self.arch == "minimax-01" {
-            let head = self.number("attention.key_length").unwrap_or(model.embd / heads.max(1));
+            let head = self.number("attention.key_length").unwrap_or(model.widths.embd / heads.max(1));
             return State { conv, recurrent: head.saturating_mul(head).saturating_mul(heads) };
         }
         State { conv, recurrent: size.saturating_mul(inner) }

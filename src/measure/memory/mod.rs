@@ -31,8 +31,8 @@ pub mod shape;
 mod weights;
 
 pub use fit::{Answer, Budget, largest, largest_near};
-pub use settings::{Build, GpuLayers, Refused, Settings};
-pub use shape::{Error, Model};
+pub use settings::{Build, Cache, GpuLayers, Refused, Settings};
+pub use shape::{Error, Model, Trust, Weights, Widths};
 pub use weights::{Place, Weight};
 
 /// Bytes on each side. Without a device, all is `host`.
@@ -137,7 +137,7 @@ pub fn cost(model: &Model, settings: &Settings) -> Result<Cost, Refused> {
     let settings = &settings.as_loaded(model);
     settings.check(model)?;
     let window = settings.window(model);
-    let mut notes = model.notes.clone();
+    let mut notes = model.trust.notes.clone();
     let weights = weights::place(model, settings, &mut notes);
     let (kv, state) = cache::place(model, settings, &window);
     let compute = scratch::reserve(model, settings, &window);
@@ -145,13 +145,13 @@ pub fn cost(model: &Model, settings: &Settings) -> Result<Cost, Refused> {
     let op_offload = if settings.offloads_ops(model) {
         notes.push(scratch::OP_OFFLOAD.to_owned());
         // Gate, up and down of one block, copied as they are used.
-        model.weights.iter().map(|weight| weight.bytes).max().unwrap_or(0).saturating_mul(3)
+        model.weights.all.iter().map(|weight| weight.bytes).max().unwrap_or(0).saturating_mul(3)
     } else {
         0
     };
-    let source = model.source.clone();
+    let source = model.trust.source.clone();
     // src/llama-context.cpp:2118-2203, `output_reserve`: one row of logits a sequence; grows if a request asks for more.
-    let output = model.vocab.saturating_mul(settings.sequences()).saturating_mul(4);
+    let output = model.widths.vocab.saturating_mul(settings.sequences()).saturating_mul(4);
     let (n_ctx, n_ctx_seq) = (window.n_ctx, window.n_ctx_seq);
     Ok(Cost { n_ctx, n_ctx_seq, weights, kv, state, compute, op_offload, output, notes, source })
 }

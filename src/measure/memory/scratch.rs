@@ -38,9 +38,9 @@ pub(super) fn reserve(model: &Model, settings: &Settings, window: &Window) -> Sp
     let margin = |bytes: u64| bytes.saturating_add(bytes / MARGIN).saturating_add(SMALLEST);
     let all = margin(peak(model, settings, window));
     let enters = margin(enters(model, window));
-    let apart = !settings.kv_offload || settings.cpu_moe > 0 || model.has_number(PAIRS);
+    let apart = !settings.cache.kv_offload || settings.cpu_moe > 0 || model.has_number(PAIRS);
     // What attention reads and gives is copied between both sides.
-    let all = if settings.kv_offload { all } else { all.saturating_add(all / 2) };
+    let all = if settings.cache.kv_offload { all } else { all.saturating_add(all / 2) };
     match settings.gpu_layers {
         GpuLayers::None => Split { device: 0, host: all },
         GpuLayers::All if !apart => Split { device: all, host: enters },
@@ -57,7 +57,7 @@ fn streams(model: &Model) -> u64 {
 fn enters(model: &Model, window: &Window) -> u64 {
     // Vision models of Qwen's add a part of a wider input after each of their first blocks.
     let wide = model.number("n_deepstack_layers").min(64).saturating_mul(2).saturating_add(4);
-    let rows = model.embd.saturating_mul(wide).saturating_mul(streams(model)).saturating_add(64);
+    let rows = model.widths.embd.saturating_mul(wide).saturating_mul(streams(model)).saturating_add(64);
     rows.saturating_mul(window.ubatch).saturating_mul(4).saturating_add(masks(model, window))
 }
 
@@ -76,9 +76,10 @@ fn peak(model: &Model, settings: &Settings, window: &Window) -> u64 {
     let state = model.layers.iter().filter_map(|l| l.state).map(|s| s.conv.saturating_add(s.recurrent)).max();
     let state = state.unwrap_or(0).saturating_mul(settings.sequences()).saturating_mul(4 * 3);
     let outputs = if settings.outputs == 0 { window.batch } else { settings.outputs }.min(n);
-    let logits = if model.encodes { 0 } else { model.vocab.saturating_mul(outputs).saturating_mul(6) };
+    let logits = if model.encodes { 0 } else { model.widths.vocab.saturating_mul(outputs).saturating_mul(6) };
     let within = block.saturating_add(scores.unwrap_or(0)).saturating_add(state);
-    let hidden = model.embd.saturating_mul(n).saturating_mul(4).saturating_mul(COPIES).saturating_mul(streams(model));
+    let hidden =
+        model.widths.embd.saturating_mul(n).saturating_mul(4).saturating_mul(COPIES).saturating_mul(streams(model));
     within.max(logits).saturating_add(hidden).saturating_add(enters(model, window))
 }
 
@@ -99,7 +100,7 @@ fn scores(model: &Model, settings: &Settings, window: &Window, attention: &Atten
 fn widest_block(model: &Model) -> u64 {
     let used = model.number("expert_used_count").max(1);
     let mut widths: HashMap<&str, Vec<u64>> = HashMap::new();
-    for (name, [_, rows, ..]) in &model.tensors {
+    for (name, [_, rows, ..]) in &model.header.tensors {
         let Some((block, tensor)) = name.split_once("blk.").and_then(|(_, rest)| rest.split_once('.')) else {
             continue;
         };

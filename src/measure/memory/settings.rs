@@ -2,7 +2,7 @@
 //! that llama.cpp refuses.
 
 use super::shape::Model;
-use crate::gguf::Kind;
+use crate::gguf::{CacheTypes, Kind};
 
 /// How many layers go to the GPU (`--n-gpu-layers`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,14 +38,10 @@ const MAX_SEQUENCES: u64 = 256;
 pub struct Settings {
     /// The window asked for, in tokens, of all sequences together (`-c`); 0 means the trained length.
     pub n_ctx: u64,
-    /// The type of cached keys (`-ctk`).
-    pub type_k: Kind,
-    /// The type of cached values (`-ctv`).
-    pub type_v: Kind,
+    /// How the cache is kept.
+    pub cache: Cache,
     /// How many sequences at once (`-np`, `n_seq_max`); at least 1.
     pub parallel: u64,
-    /// Whether all sequences share one cache (`--kv-unified`); else each has its own part of the window.
-    pub unified: bool,
     /// Tokens a request is cut into (`-b`).
     pub n_batch: u64,
     /// Tokens evaluated at once (`-ub`): what compute buffers grow with.
@@ -54,10 +50,6 @@ pub struct Settings {
     pub flash_attn: bool,
     /// It is so as `auto` has it: on, unless some layer's would run elsewhere than the layer.
     pub flash_auto: bool,
-    /// Whether sliding-window layers keep the whole window all the same (`--swa-full`).
-    pub swa_full: bool,
-    /// Whether the cache lives where its layer does; else all of it, and attention, stays in RAM (`-nkvo`).
-    pub kv_offload: bool,
     /// Whether a GPU takes over what is evaluated for many tokens at once though its weights are in RAM; else (`--no-op-offload`)
     /// the CPU evaluates it. GPUs of other machines (RPC) never do.
     pub op_offload: bool,
@@ -71,6 +63,19 @@ pub struct Settings {
     pub rollback: u64,
     /// The llama.cpp build whose formulas count.
     pub build: Build,
+}
+
+/// How the cache of keys and values is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cache {
+    /// The types of cached keys and values (`-ctk`, `-ctv`).
+    pub types: CacheTypes,
+    /// Whether all sequences share one cache (`--kv-unified`); else each has its own part of the window.
+    pub unified: bool,
+    /// Whether sliding-window layers keep the whole window all the same (`--swa-full`).
+    pub swa_full: bool,
+    /// Whether the cache lives where its layer does; else all of it, and attention, stays in RAM (`-nkvo`).
+    pub kv_offload: bool,
 }
 
 /// A setting that llama.cpp does not load, and why.
@@ -117,14 +122,18 @@ impl Settings {
     /// What `llama-server -c n_ctx` does without `-np`: four unified slots, each of which sees the whole window
     /// (tools/server/server.cpp:168-172, tools/server/server-context.cpp:46-56).
     pub fn llama_server(n_ctx: u64) -> Settings {
-        Settings { parallel: 4, unified: true, outputs: 4, ..Settings::libllama(n_ctx).without_swa_full() }
+        let mut settings = Settings::llama_server_parallel(n_ctx, 4);
+        settings.cache.unified = true;
+        settings
     }
 
     /// What `llama-server -c n_ctx -np parallel` does: each slot has its own share of the window
     /// (common/common.h:456-463, 577-578).
     pub fn llama_server_parallel(n_ctx: u64, parallel: u64) -> Settings {
         let parallel = parallel.max(1);
-        Settings { parallel, outputs: parallel, ..Settings::libllama(n_ctx).without_swa_full() }
+        let mut settings = Settings { parallel, outputs: parallel, ..Settings::libllama(n_ctx) };
+        settings.cache.swa_full = false;
+        settings
     }
 
     /// What Ollama does for `num_ctx` with `OLLAMA_NUM_PARALLEL`: it asks its llama-server for a window of their product
@@ -140,16 +149,12 @@ impl Settings {
         let f16 = Kind::of(1).expect("f16 is type 1");
         Settings {
             n_ctx,
-            type_k: f16,
-            type_v: f16,
+            cache: Cache { types: CacheTypes { k: f16, v: f16 }, unified: false, swa_full: true, kv_offload: true },
             parallel: 1,
-            unified: false,
             n_batch: 2048,
             n_ubatch: 512,
             flash_attn: true,
             flash_auto: false,
-            swa_full: true,
-            kv_offload: true,
             op_offload: true,
             gpu_layers: GpuLayers::All,
             cpu_moe: 0,
@@ -157,10 +162,6 @@ impl Settings {
             rollback: 0,
             build: Build::NEWEST,
         }
-    }
-
-    fn without_swa_full(self) -> Settings {
-        Settings { swa_full: false, ..self }
     }
 
     /// Sequences at once, at least 1.
@@ -173,17 +174,17 @@ impl Settings {
         let asked = if self.n_ctx == 0 { model.trained } else { self.n_ctx };
         let sequences = self.sequences();
         let padded = pad(asked.max(1));
-        let n_ctx_seq = if self.unified { padded } else { pad((padded / sequences).max(1)) };
-        let n_ctx = if self.unified { padded } else { n_ctx_seq.saturating_mul(sequences) };
+        let n_ctx_seq = if self.cache.unified { padded } else { pad((padded / sequences).max(1)) };
+        let n_ctx = if self.cache.unified { padded } else { n_ctx_seq.saturating_mul(sequences) };
         // The batch is cut to the window as it was asked for, before padding.
         let batch = if model.causal { self.n_batch.min(asked) } else { self.n_batch }.max(1);
         let ubatch = if self.n_ubatch == 0 { batch } else { batch.min(self.n_ubatch) };
-        let shared = if self.unified { sequences } else { 1 };
+        let shared = if self.cache.unified { sequences } else { 1 };
         let sliding = |shared: u64| {
             let reach = model.window.unwrap_or(0).saturating_mul(shared).saturating_add(ubatch);
-            if self.swa_full { n_ctx_seq } else { pad(n_ctx_seq.min(reach)) }
+            if self.cache.swa_full { n_ctx_seq } else { pad(n_ctx_seq.min(reach)) }
         };
-        let streams = if self.unified { 1 } else { sequences };
+        let streams = if self.cache.unified { 1 } else { sequences };
         let (own_sliding, sliding) = (sliding(1), sliding(shared));
         Window { n_ctx, n_ctx_seq, streams, full: n_ctx_seq, sliding, own_sliding, ubatch, batch }
     }
@@ -197,7 +198,7 @@ impl Settings {
     /// Refuses what `llama_init_from_model` refuses (src/llama-context.cpp:3838-3870).
     pub(crate) fn check(&self, model: &Model) -> Result<(), Refused> {
         let refused = |reason: String| Err(Refused { reason });
-        let (k, v) = (self.type_k, self.type_v);
+        let CacheTypes { k, v } = self.cache.types;
         let numbers = [self.n_ctx, self.n_batch, self.n_ubatch, self.outputs, self.rollback, model.trained];
         if numbers.iter().any(|number| *number > u64::from(u32::MAX)) {
             return refused("windows and batches of more than 4,294,967,295 tokens are not possible".to_owned());

@@ -30,30 +30,58 @@ pub struct Model {
     pub blocks: u64,
     /// How many of them evaluate a prompt: without draft heads.
     pub trunk: u64,
-    /// Elements of an embedding.
-    pub embd: u64,
-    /// Tokens of the vocabulary.
-    pub vocab: u64,
+    /// How wide it is.
+    pub widths: Widths,
     /// The sliding window in tokens, if any layer has one.
     pub window: Option<u64>,
     /// The compressed attention of DeepSeek's line, if the file has it.
     pub mla: Option<Mla>,
-    /// Elements of the widest row of values: what all are padded to without flash attention.
-    pub widest_value: u64,
     /// Whether a token sees only those before it.
     pub causal: bool,
     /// Whether hidden states are all that it makes: no logits.
     pub encodes: bool,
-    /// Its tensors.
-    pub weights: Vec<Weight>,
-    /// The bytes of the embedding, if it serves as the output's weights too.
-    pub tied: Option<u64>,
-    /// Whether it holds weights that a CPU build repacks.
-    pub repackable: bool,
-    /// How far the description is to be trusted.
+    /// Its weights.
+    pub weights: Weights,
+    /// How far this description can be trusted.
+    pub trust: Trust,
+    /// What else its header says.
+    pub(crate) header: Header,
+}
+
+/// How far a description can be trusted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trust {
+    /// Where it is from.
     pub source: Source,
     /// What should be known beside the figures.
     pub notes: Vec<String>,
+}
+
+/// How wide a model is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Widths {
+    /// Elements of an embedding.
+    pub embd: u64,
+    /// Tokens of the vocabulary.
+    pub vocab: u64,
+    /// Elements of the widest row of values: what all are padded to without flash attention.
+    pub value: u64,
+}
+
+/// The weights of a model.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Weights {
+    /// The tensors, one by one.
+    pub all: Vec<Weight>,
+    /// The bytes of the embedding, if it serves as the output's weights too.
+    pub tied: Option<u64>,
+    /// Whether there are some that a CPU build repacks.
+    pub repackable: bool,
+}
+
+/// What a header says beside, for the architectures that need it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Header {
     /// Shapes of the tensors.
     pub(crate) tensors: HashMap<String, [u64; 4]>,
     /// Numbers of the metadata without the architecture's prefix.
@@ -172,8 +200,8 @@ impl Model {
             let what = format!(
                 "the architecture `{arch}` is not known here: taken as attention on every layer over the whole window"
             );
-            model.notes.push(what.clone());
-            model.source = Source::Assumed(what);
+            model.trust.notes.push(what.clone());
+            model.trust.source = Source::Assumed(what);
         }
         keys.layers(&mut model, facts)?;
         keys.tensors(&mut model)?;
@@ -182,7 +210,7 @@ impl Model {
 
     /// A number of the metadata by its key without the architecture, such as `ssm.state_size`; 0 if absent.
     pub(crate) fn number(&self, key: &str) -> u64 {
-        self.numbers.get(key).copied().unwrap_or(0)
+        self.header.numbers.get(key).copied().unwrap_or(0)
     }
 
     /// The block of the file whose tensors a block runs with: some models run blocks several times.
@@ -262,6 +290,7 @@ impl Keys<'_> {
         }
         let prefix = format!("{}.", self.arch);
         let keys = || self.gguf.metadata.keys().filter_map(|key| key.strip_prefix(&prefix));
+        let numbers = keys().filter_map(|key| Some((key.to_owned(), self.number(key)?))).collect();
         Ok(Model {
             arch: self.arch.to_owned(),
             name: self.gguf.text("general.name").map(str::to_owned),
@@ -269,20 +298,14 @@ impl Keys<'_> {
             layers: Vec::new(),
             blocks,
             trunk,
-            embd: self.needed("embedding_length")?,
-            vocab,
+            widths: Widths { embd: self.needed("embedding_length")?, vocab, value: 0 },
             window: None,
             mla: self.mla(),
-            widest_value: 0,
             causal: self.number("attention.causal") != Some(0) && self.arch != "gemma-embedding",
             encodes: arch::encodes(self.arch),
-            weights: Vec::new(),
-            tied: None,
-            repackable: false,
-            source: Source::Formula,
-            notes,
-            tensors: HashMap::new(),
-            numbers: keys().filter_map(|key| Some((key.to_owned(), self.number(key)?))).collect(),
+            weights: Weights::default(),
+            trust: Trust { source: Source::Formula, notes },
+            header: Header { tensors: HashMap::new(), numbers },
         })
     }
 
@@ -310,22 +333,21 @@ impl Keys<'_> {
                 left_out = left_out.saturating_add(bytes);
                 continue;
             }
-            model.repackable |= tensor.kind.is_some_and(Kind::quantized);
-            model.tensors.insert(tensor.name.clone(), tensor.dims);
+            model.weights.repackable |= tensor.kind.is_some_and(Kind::quantized);
+            model.header.tensors.insert(tensor.name.clone(), tensor.dims);
             let experts = Place::experts(&tensor.name);
-            model.weights.push(Weight { name: tensor.name.clone(), bytes, place, experts });
+            model.weights.all.push(Weight { name: tensor.name.clone(), bytes, place, experts });
         }
         if self.gguf.tensors.is_empty() {
-            model.notes.push("the file has no tensors: the weights are counted as nothing".to_owned());
+            model.trust.notes.push("the file has no tensors: the weights are counted as nothing".to_owned());
         }
         if left_out > 0 {
-            model
-                .notes
-                .push(format!("{left_out} bytes of draft heads are not counted: they load for speculation only"));
+            let note = format!("{left_out} bytes of draft heads are not counted: they load for speculation only");
+            model.trust.notes.push(note);
         }
         let head = self.gguf.tensor("output.weight").is_some();
         let embedding = self.gguf.tensor("token_embd.weight").and_then(|tensor| tensor.bytes);
-        model.tied = embedding.filter(|_| !head && arch::repeats_embedding(self.arch));
+        model.weights.tied = embedding.filter(|_| !head && arch::repeats_embedding(self.arch));
         Ok(())
     }
 }

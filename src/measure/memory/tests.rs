@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::shape::Cells;
 use super::*;
-use crate::gguf::{Gguf, Kind};
+use crate::gguf::{CacheTypes, Gguf, Kind};
 
 #[path = "../../../tests/suite/support/dry_runs.rs"]
 mod dry_runs;
@@ -51,7 +51,7 @@ fn check(rows: &[Row], models: &HashMap<String, Model>) {
         }
         let truth = row.weights.plus(row.context).plus(row.compute).total() + row.output;
         let usual = row.weights.total() > 1 << 30 && row.settings.n_ubatch <= 512;
-        let usual = usual && !row.model.starts_with("t5") && row.settings.flash_attn && row.settings.kv_offload;
+        let usual = usual && !row.model.starts_with("t5") && row.settings.flash_attn && row.settings.cache.kv_offload;
         assert!(!usual || off(cost.total(), truth) <= 40.0, "{name}: total {} of {truth}", cost.total());
     }
 }
@@ -130,26 +130,27 @@ fn settings_that_llama_cpp_refuses() {
     let (llama, deepseek) = (open("llama-3.1-8b"), open("deepseek-v3"));
     let [f16, q8] = ["f16", "q8_0"].map(|name| Kind::named(name).unwrap());
     let settings = Settings::llama_server(8192);
+    let of = |k, v| Cache { types: CacheTypes { k, v }, ..settings.cache };
     let refused = |model: &Model, settings: Settings| cost(model, &settings).unwrap_err().reason;
-    let no_flash = Settings { type_v: q8, flash_attn: false, ..settings.clone() };
+    let no_flash = Settings { cache: of(f16, q8), flash_attn: false, ..settings.clone() };
     assert!(refused(&llama, no_flash).contains("flash attention"));
-    let mixed = Settings { type_k: q8, type_v: f16, ..settings.clone() };
+    let mixed = Settings { cache: of(q8, f16), ..settings.clone() };
     assert!(refused(&deepseek, mixed.clone()).contains("one type"));
     assert!(cost(&llama, &mixed).is_ok());
-    let q4_k = Settings { type_k: Kind::named("q4_K").unwrap(), ..settings };
+    let q4_k = Settings { cache: of(Kind::named("q4_K").unwrap(), f16), ..settings };
     assert!(refused(&llama, q4_k).contains("head size 128"));
 }
 
 #[test]
 fn defaults_of_each_server() {
     let server = Settings::llama_server(8192);
-    assert_eq!((server.parallel, server.unified, server.swa_full, server.outputs), (4, true, false, 4));
+    assert_eq!((server.parallel, server.cache.unified, server.cache.swa_full, server.outputs), (4, true, false, 4));
     let two = Settings::llama_server_parallel(8192, 2);
-    assert_eq!((two.parallel, two.unified, two.outputs), (2, false, 2));
+    assert_eq!((two.parallel, two.cache.unified, two.outputs), (2, false, 2));
     let ollama = Settings::ollama(4096, 2);
-    assert_eq!((ollama.n_ctx, ollama.parallel, ollama.unified), (8192, 2, false));
+    assert_eq!((ollama.n_ctx, ollama.parallel, ollama.cache.unified), (8192, 2, false));
     let library = Settings::libllama(8192);
-    assert_eq!((library.parallel, library.swa_full, library.outputs), (1, true, 0));
+    assert_eq!((library.parallel, library.cache.swa_full, library.outputs), (1, true, 0));
 }
 
 #[test]

@@ -97,14 +97,14 @@ fn shared_again(model: &Model, settings: &Settings) -> u64 {
     if settings.layer_on_device(model, 0) || !settings.layer_on_device(model, last) {
         return 0;
     }
-    let shared = model.weights.iter().filter(|weight| weight.name.starts_with("rope_f"));
+    let shared = model.weights.all.iter().filter(|weight| weight.name.starts_with("rope_f"));
     shared.fold(0, |sum, weight| sum.saturating_add(weight.bytes))
 }
 
 /// Adds the tensors up, side by side.
 pub(super) fn place(model: &Model, settings: &Settings, notes: &mut Vec<String>) -> Split {
     let mut split = Split::default();
-    for weight in &model.weights {
+    for weight in &model.weights.all {
         let on_device = match weight.place {
             Place::Input => false,
             Place::Output => settings.output_on_device(),
@@ -117,14 +117,14 @@ pub(super) fn place(model: &Model, settings: &Settings, notes: &mut Vec<String>)
     }
     // Without a head of its own the embedding is loaded a second time where the output runs (TENSOR_DUPLICATED), unless
     // that is where it is; two architectures ask for the copy before the embedding and get it always.
-    if let Some(bytes) = model.tied {
+    if let Some(bytes) = model.weights.tied {
         let on_device = settings.output_on_device();
         if on_device || matches!(model.arch.as_str(), "gemma3n" | "gemma4") {
             split.add(on_device, bytes);
         }
     }
     split.device = split.device.saturating_add(shared_again(model, settings));
-    if settings.gpu_layers == GpuLayers::None && model.repackable {
+    if settings.gpu_layers == GpuLayers::None && model.weights.repackable {
         notes.push(
             "without a GPU, weights of some types are repacked: up to as much again in private memory (a llama-server \
              does without at --no-repack)"

@@ -98,7 +98,7 @@ fn a_told_header_costs_what_its_file_costs() {
         let bytes = header::file(&Described::read(answer.as_bytes()).unwrap()).unwrap();
         let told = Model::of(&Gguf::read(std::io::Cursor::new(bytes)).unwrap()).unwrap();
         let own = Model::of(&Gguf::open(&file).unwrap()).unwrap();
-        assert_eq!((told.trained, told.vocab), (own.trained, own.vocab), "{}", file.display());
+        assert_eq!((told.trained, told.widths.vocab), (own.trained, own.widths.vocab), "{}", file.display());
         for n_ctx in [4096, 32_768] {
             let settings = Settings::ollama(n_ctx, 1);
             assert_eq!(cost(&told, &settings).unwrap(), cost(&own, &settings).unwrap(), "{}", file.display());

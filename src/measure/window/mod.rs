@@ -479,7 +479,7 @@ fn window(entry: &Entry, num_ctx: &NumCtx) -> Window {
         source,
         set,
         trained: loaded.trained,
-        template: loaded.chat_template.as_deref().map(Arc::from),
+        template: loaded.template.text.as_deref().map(Arc::from),
         model_path: loaded.model_path.as_deref().map(Arc::from),
         parameters: loaded.parameters,
         takes: entry.refused.as_ref().map_or(loaded.takes, |(refused, _)| loaded.takes.and(*refused)),

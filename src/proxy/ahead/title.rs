@@ -18,7 +18,7 @@ use crate::proxy::turn::prepared::Prepared;
 use crate::proxy::turn::slots::slots;
 use crate::proxy::turn::titles::at_a_word;
 use crate::proxy::{App, state::headers, turn::read_up_to};
-use crate::store::{Batch, Event};
+use crate::store::{About, Batch, Event};
 use crate::upstream::{ChatOptions, Upstream};
 use crate::usage::Reported;
 
@@ -51,7 +51,7 @@ pub(in crate::proxy) fn title_behind(app: &Arc<App>, prepared: &Prepared) {
     let words = body.iter().filter_map(person::words).find(|words| !words.trim().is_empty());
     let (Some(words), false) = (words, named) else { return };
     let words: String = words.chars().take(READ).collect();
-    let Some(other) = app.upstreams.iter().find(|u| u.name() == model.upstream).map(Arc::clone) else { return };
+    let Some(other) = app.servers.named(&model.upstream).map(Arc::clone) else { return };
     let id = prepared.id.clone();
     // Once, whatever comes of it.
     if app.lives.with(&id, |live| std::mem::replace(&mut live.work.titled, true)) {
@@ -69,7 +69,7 @@ pub(in crate::proxy) fn title_behind(app: &Arc<App>, prepared: &Prepared) {
         };
         let Some(title) = asked.ok().flatten() else { return };
         let kept = change_standing(&owned, &id, |standing| standing.title = Some(title.clone())).await;
-        let renamed = Batch { title: Some((id.clone(), title)), ..Batch::default() };
+        let renamed = Batch { about: Some((id.clone(), About::Title(title))), ..Batch::default() };
         if let Err(e) = kept.and(owned.store.record(renamed).await.map_err(Into::into)) {
             debug!(conversation = %id, error = %e, "a title was not recorded");
         }

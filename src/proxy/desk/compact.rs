@@ -16,6 +16,7 @@ use crate::clock::now_ms;
 use crate::config::Resolved;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Tokens};
+use crate::plan::reason::AskedBy;
 use crate::plan::{Action, Because, Facts, Plan, Regions, Strategy};
 use crate::proxy::state::gauge::{reasons, regions};
 use crate::proxy::state::live::Unmade;
@@ -46,8 +47,6 @@ pub struct Compaction {
     pub dry_run: bool,
     /// Whether a model writes the brief for the price, too.
     pub write_brief: bool,
-    /// What the model is asked with, where a client asks for the fold: its key may be needed.
-    pub headers: HeaderMap,
 }
 
 /// A fold that a person asked for.
@@ -56,8 +55,6 @@ struct Fold<'a> {
     /// Messages that it takes, from the first.
     to: usize,
     focus: Option<&'a str>,
-    /// What the model is asked with.
-    headers: &'a HeaderMap,
     /// Whether a model writes the brief.
     asks: bool,
     /// The longest text that the model may write.
@@ -69,7 +66,7 @@ impl<'a> Fold<'a> {
     ///
     /// # Errors
     /// When there is nothing to fold.
-    fn planned(ground: &'a Ground, focus: Option<&'a str>, headers: &'a HeaderMap) -> Result<Fold<'a>, Error> {
+    fn planned(ground: &'a Ground, focus: Option<&'a str>) -> Result<Fold<'a>, Error> {
         let policy = &ground.policy().policy;
         let nothing = || {
             let message = "there is nothing to fold: the conversation is short or was just folded";
@@ -83,7 +80,7 @@ impl<'a> Fold<'a> {
         let (to, budget) = found.ok_or_else(nothing)?;
         let max_tokens = (budget.min(plan.lines.summary) / 4 * 3).min(policy.summary_max_tokens);
         let asks = matches!(policy.strategy, Strategy::Summarize | Strategy::Off);
-        Ok(Fold { plan, to, focus: focus.or(ground.policy().focus.as_deref()), headers, asks, max_tokens })
+        Ok(Fold { plan, to, focus: focus.or(ground.policy().focus.as_deref()), asks, max_tokens })
     }
 
     /// What was written for it, to be kept until it is made.
@@ -221,7 +218,7 @@ async fn compact_now(app: &Arc<App>, id: &str, wanted: &Compaction) -> Result<Va
         let focus = focus.ok_or_else(|| nothing("the next fold comes by itself; a focus can wait for it"))?;
         return wish(app, &ground, &Steer::Focus(focus.to_owned()), wanted.dry_run).await;
     }
-    let fold = Fold::planned(&ground, focus, &wanted.headers)?;
+    let fold = Fold::planned(&ground, focus)?;
     if wanted.dry_run {
         priced_fold(app, &ground, &fold, wanted).await
     } else {
@@ -287,7 +284,7 @@ async fn written_for(app: &App, ground: &Ground, fold: &Fold<'_>) -> Option<Opti
         app,
         &Ask {
             upstream,
-            headers: fold.headers,
+            headers: &HeaderMap::new(),
             options: ChatOptions { num_ctx: window.set, ..ChatOptions::default() },
             request,
             summary_model: &policy.summary_model,
@@ -397,7 +394,7 @@ pub(in crate::proxy) async fn record_view(
     let was = gauge_at(app, ground, old, &Price { after: price.before, ..*price });
     let gauge = gauge_at(app, ground, &view, price);
     let data = json!({
-        "action": asked.action, "asked_by": "user",
+        "action": asked.action, "asked_by": AskedBy::User.as_str(),
         "because": reasons(&asked.because, price.before, price.after), "model": row.model,
         "before": regions(&was.regions), "after": regions(&gauge.regions), "focus": asked.focus,
         "prompt_tokens": price.after, "prompt_tokens_source": gauge.source,

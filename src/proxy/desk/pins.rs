@@ -20,7 +20,7 @@ use crate::proxy::state::standing::{ALL_PINS, LARGEST_PIN, Pinned, Standing, Wha
 use crate::proxy::state::steer::{Steer, When};
 use crate::proxy::turn::steering::absent;
 use crate::proxy::{App, Error, aside};
-use crate::store::Batch;
+use crate::store::{About, Batch};
 use crate::{brief, pinned, plan};
 
 /// Pins of one conversation.
@@ -156,7 +156,7 @@ async fn restand(
     let price = if changes { price_of(app, ground, &view).await } else { Price::nothing(ground) };
     fitting(app, ground, &price)?;
     if !dry_run {
-        let kept = Some((id.clone(), text(&standing)));
+        let about = Some((id.clone(), About::Standing(text(&standing))));
         let _turn = app.standing_turn.lock().await;
         if *standing_of(app, id, None)? != *ground.standing {
             let message = "somebody else changed this conversation at the same moment";
@@ -164,11 +164,11 @@ async fn restand(
         }
         if changes {
             let because = vec![why(ground, &price, action, format!("what is pinned changed: {action}"))];
-            let batch = Batch { standing: kept, ..Batch::default() };
+            let batch = Batch { about, ..Batch::default() };
             let asked = Asked { action, because, focus: None, started };
             record_view(app, ground, &price, view, asked, batch).await?;
         } else {
-            app.store.record(Batch { standing: kept, durable: true, ..Batch::default() }).await?;
+            app.store.record(Batch { about, durable: true, ..Batch::default() }).await?;
         }
         note_steered(app, id, action, when);
     }

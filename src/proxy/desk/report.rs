@@ -66,7 +66,7 @@ pub async fn ready(app: &App) -> Result<(), Error> {
         let message = format!("the record cannot be written: {e}");
         return Err(Error::client(503, "record_unwritable", message, e.hint()));
     }
-    for upstream in &app.upstreams {
+    for upstream in &app.servers.all {
         if upstream.alive().await.is_ok() {
             return Ok(());
         }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::rows::event_json;
 use crate::conversation::Tokens;
 use crate::measure::Sureness;
-use crate::plan::reason::{Rewrite, sentence};
+use crate::plan::reason::{AskedBy, Rewrite, sentence};
 use crate::plan::{Kept, Regions};
 use crate::proxy::state::gauge::regions;
 use crate::store::EventRow;
@@ -110,7 +110,7 @@ pub fn sentence_of(data: &Value) -> String {
         estimated: is_open(data),
         reserved: tokens(&data["before"]["output_reserved"]).unwrap_or(0),
         window: tokens(&data["window"]),
-        asked: data["asked_by"].is_string(),
+        asked_by: data["asked_by"].as_str().and_then(AskedBy::read),
     })
 }
 /// Prompt tokens of a request, as its server counted them; of one that is answered in rounds, the first tells.

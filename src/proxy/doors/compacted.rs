@@ -11,7 +11,7 @@ use tracing::debug;
 use crate::conversation::managed::Stands;
 use crate::plain;
 use crate::proxy::state::whose::is_of_key;
-use crate::proxy::turn::early::Early;
+use crate::proxy::turn::early::{Early, Tip};
 use crate::proxy::{App, Error};
 use crate::store;
 use crate::wire::compacted::{self, Origin};
@@ -95,6 +95,12 @@ pub(super) async fn opened_to_count(
     }
 }
 
+/// The mark of a text that stands for the history up to `tip`.
+pub(super) fn marked(app: &App, tip: Tip, text: &str) -> Result<String, store::Error> {
+    let origin = Origin { conversation: tip.conversation, chain: tip.chain, depth: tip.depth };
+    Ok(origin.mark(&app.store.marks_key()?, text))
+}
+
 /// What was done with the history of a request, once that is known; for its reply.
 pub(super) fn managed(app: &Arc<App>, early: Early) -> impl FnOnce() -> Option<Managed> + Send + use<> {
     let app = Arc::clone(app);
@@ -102,14 +108,10 @@ pub(super) fn managed(app: &Arc<App>, early: Early) -> impl FnOnce() -> Option<M
         let (outcome, tip) = (early.outcome()?, early.tip()?);
         let taken = outcome.taken.iter().map(|(kind, count, tokens)| (*kind, *count, u64::from(*tokens))).collect();
         let compaction = outcome.brief.map(|brief| {
-            let origin = Origin { conversation: tip.conversation, chain: tip.chain, depth: tip.depth };
-            let mark = match app.store.marks_key() {
-                Ok(key) => origin.mark(&key, &brief),
-                Err(e) => {
-                    debug!(error = %plain::line(&e.to_string()), "a compaction has no mark");
-                    String::new()
-                }
-            };
+            let mark = marked(&app, tip, &brief).unwrap_or_else(|e| {
+                debug!(error = %plain::line(&e.to_string()), "a compaction has no mark");
+                String::new()
+            });
             Compaction { mark, text: brief.to_string() }
         });
         Some(Managed { taken, compaction, spent: outcome.spent })

@@ -1,6 +1,7 @@
-//! A history is compacted because its client asks for it: it goes into the record like that of any request, is folded there, and
-//! the client gets an item that stands for it. Nothing of it is lost: when the item comes back, the history stands behind it
-//! again, with the fold in its view, so that recall and all else work as before.
+//! A history is compacted because its client asks for it by OpenAI's API. It is prepared like any request whose client asks for a
+//! fold, as Anthropic's clients do too ([`crate::proxy::turn::client`]), and put into the record; the client gets an item that
+//! stands for it. Nothing of it is lost: when the item comes back, the history stands behind it again, with the fold in its view,
+//! so that recall and all else work as before.
 
 use std::sync::Arc;
 
@@ -8,11 +9,13 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::HeaderMap;
 
+use super::compacted::marked;
 use crate::brief::transcript;
+use crate::conversation::managed::{Compact, Edits};
 use crate::conversation::{Message, Tokens};
 use crate::plain;
-use crate::proxy::desk::compact::{self, Compaction};
 use crate::proxy::servers::upstream_of;
+use crate::proxy::state::headers;
 use crate::proxy::traffic::using;
 use crate::proxy::turn::attempt::Attempt;
 use crate::proxy::turn::brief::folded_to;
@@ -22,8 +25,7 @@ use crate::proxy::turn::prepared::Prepared;
 use crate::proxy::turn::save::save;
 use crate::proxy::turn::task::take_task;
 use crate::proxy::{App, Error};
-use crate::store;
-use crate::wire::compacted::{Origin, joined};
+use crate::wire::compacted::joined;
 use crate::wire::dialect::Summarized;
 use crate::wire::dialect::said::Usage;
 use crate::wire::openai_chat::{self, Request};
@@ -47,8 +49,8 @@ pub(super) struct Compacted {
     pub(super) messages: Vec<Bytes>,
 }
 
-/// Compacts the history of a request that is said in the words of chat completions. Where the reply will stand in the record goes
-/// to `early`.
+/// Compacts the history of a request that is said in the words of chat completions: it is prepared as any request whose client
+/// asks for a fold, and put into the record with it. Where the reply will stand in the record goes to `early`.
 ///
 /// # Errors
 /// As the request itself would get.
@@ -59,25 +61,20 @@ pub(super) async fn compacted(
     text: Summarized,
     early: Early,
 ) -> Result<Compacted, Error> {
-    let (owned, headers, size) = (Arc::clone(&app), from_client.clone(), chat.len());
-    let first = async move { recorded(&owned, &chat, &headers).await };
-    let prepared = app.aside.run(size, first.boxed()).await??;
+    let (owned, mut headers, size) = (Arc::clone(&app), from_client, chat.len());
+    let asked = headers::edits(&headers).unwrap_or_default();
+    headers::ask(&mut headers, Some(&Edits { compact: Some(Compact::now()), ..asked }));
+    let folded = async move { folded(&owned, &chat, &headers).await };
+    let prepared = app.aside.run(size, folded.boxed()).await??;
     early.prepared(&prepared, &app);
-    let wanted = Compaction { headers: app.outgoing(&from_client), ..Compaction::default() };
-    match compact::compact(&app, &prepared.id, wanted).boxed().await {
-        // It is short, or ends in open calls, or is folded as far as it goes.
-        Err(Error::Client { status: 409, .. }) | Ok(_) => {}
-        Err(e) => return Err(e),
-    }
-    let (brief, written) = summary(&app, &prepared)?;
+    let (brief, written) = summary(&app, &prepared);
     let text = text(&brief);
     let tip = early.tip().unwrap_or_else(|| Tip {
         conversation: prepared.id.clone(),
         chain: crate::conversation::Digest::of(&[]),
         depth: 0,
     });
-    let origin = Origin { conversation: tip.conversation.clone(), chain: tip.chain, depth: tip.depth };
-    let mark = origin.mark(&app.store.marks_key()?, &text);
+    let mark = marked(&app, tip, &text)?;
     let usage = Usage {
         prompt: Some(u64::from(prepared.made.before.prompt())),
         completion: Some(u64::from(written)),
@@ -88,8 +85,8 @@ pub(super) async fn compacted(
     Ok(Compacted { content: joined(&mark, &text), usage, conversation: prepared.id, messages })
 }
 
-/// Puts the history of a request into the record, as if it were sent.
-async fn recorded(app: &Arc<App>, chat: &Bytes, from_client: &HeaderMap) -> Result<Prepared, Error> {
+/// Prepares a request whose client asks for a fold, and puts it into the record. Nothing is sent.
+async fn folded(app: &Arc<App>, chat: &Bytes, from_client: &HeaderMap) -> Result<Prepared, Error> {
     let mut request = openai_chat::parse(chat)?;
     take_task(app, &mut request, from_client).boxed().await?;
     let upstream = upstream_of(app, &request.model).boxed().await?;
@@ -101,20 +98,16 @@ async fn recorded(app: &Arc<App>, chat: &Bytes, from_client: &HeaderMap) -> Resu
 }
 
 /// The text that stands for a history where the record has it no longer, and the tokens of its brief.
-fn summary(app: &App, prepared: &Prepared) -> Result<(String, Tokens), store::Error> {
-    let found = store::blocking(|| app.store.view(&prepared.history.chain))?;
-    let (brief, to) = match found.as_ref().map(|(_, view)| view) {
-        Some(view) => (view.brief().unwrap_or_default().to_owned(), folded_to(view)),
-        None => (String::new(), 0),
-    };
+fn summary(app: &App, prepared: &Prepared) -> (String, Tokens) {
+    let view = &prepared.made.view;
+    let brief = view.brief().unwrap_or_default();
     let count = |text: &str| app.measure.count(&prepared.key, text);
-    let body = &prepared.request.conversation.body;
-    let rest: Vec<&Message> = body.iter().skip(to).collect();
+    let rest: Vec<&Message> = prepared.request.conversation.body.iter().skip(folded_to(view)).collect();
     let rest = if rest.is_empty() { String::new() } else { transcript(&rest, None, TOLD, &count) };
-    let whole: Vec<&str> = [brief.as_str(), rest.trim()].into_iter().filter(|part| !part.is_empty()).collect();
+    let whole: Vec<&str> = [brief, rest.trim()].into_iter().filter(|part| !part.is_empty()).collect();
     let whole = whole.join("\n\n");
-    let tokens = count(if brief.is_empty() { &whole } else { &brief });
-    Ok((whole, tokens))
+    let tokens = count(if brief.is_empty() { &whole } else { brief });
+    (whole, tokens)
 }
 
 /// Whether a request is to be compacted before it is answered: its prompt has `threshold` tokens, or it would be folded anyway; and

@@ -166,7 +166,7 @@ pub async fn ollama_asks(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<R
         _ => {
             let entry = models(app, Some(model)).await?;
             let loaded = upstream.loaded(model).await.unwrap_or_default();
-            let caps = loaded.template_caps.unwrap_or_default();
+            let caps = loaded.template.caps.unwrap_or_default();
             let tools = caps.get("supports_tools").and_then(Value::as_bool).unwrap_or(true);
             ollama::models::show(&entry, tools, loaded.takes.pictures == Some(true))
         }

@@ -19,7 +19,7 @@ use crate::proxy::state::headers;
 use crate::proxy::state::whose::{is_of_key, mark_of_key};
 use crate::proxy::turn::early::{Early, Tip};
 use crate::proxy::{App, Error};
-use crate::store::{self, Batch, Gone, Item, KeptChange, Original, Reply};
+use crate::store::{self, Batch, Gone, Item, KeptChange, Original, Reply, Told};
 use crate::upstream::unique::unique;
 use crate::wire::WireError;
 use crate::wire::compacted;
@@ -288,10 +288,11 @@ pub(in crate::proxy) fn keeper(app: &Arc<App>, early: Early, joins: Option<Joins
             head,
             json,
         });
-        if items.is_empty() && reply.is_none() {
+        let told = Told { items, reply };
+        if told.is_empty() {
             return;
         }
-        if let Err(e) = owned.store.record_later(Batch { items, reply, kept: added, ..Batch::default() }) {
+        if let Err(e) = owned.store.record_later(Batch { told, kept: added, ..Batch::default() }) {
             debug!(error = %e, "the items of a reply are not in the record");
         }
     })

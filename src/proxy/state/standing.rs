@@ -11,9 +11,9 @@ use crate::config::PinPattern;
 use crate::conversation::{Digest, Message, Role, Tokens, person};
 use crate::measure::ModelKey;
 use crate::pinned::{self, Pin};
-use crate::plan::Facts;
+use crate::plan::{Facts, Pins};
 use crate::proxy::{App, Error};
-use crate::store::Batch;
+use crate::store::{About, Batch};
 
 /// A pin takes at most one part in this many of the window.
 pub(in crate::proxy) const LARGEST_PIN: Tokens = 10;
@@ -123,8 +123,8 @@ impl Held {
 
     /// Tells the planner.
     pub(in crate::proxy) fn tell(&self, facts: &mut Facts) {
-        facts.pinned.clone_from(&self.messages);
-        (facts.pins, facts.paused) = (self.tokens, self.paused);
+        facts.pins = Pins { messages: self.messages.clone(), tokens: self.tokens };
+        facts.paused = self.paused;
     }
 }
 
@@ -182,7 +182,11 @@ pub(in crate::proxy) async fn change_standing<T>(
     let mut standing = Standing::clone(&*standing_of(app, id, None)?);
     let done = change(&mut standing);
     app.store
-        .record(Batch { standing: Some((id.to_owned(), text(&standing))), durable: true, ..Batch::default() })
+        .record(Batch {
+            about: Some((id.to_owned(), About::Standing(text(&standing)))),
+            durable: true,
+            ..Batch::default()
+        })
         .await?;
     Ok(done)
 }

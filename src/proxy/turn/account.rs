@@ -12,6 +12,7 @@ use super::attempt::fingerprint;
 use super::place::said;
 use super::prepared::Prepared;
 use super::save::updated;
+use super::stage::Stage;
 use super::{gauge, relay};
 use crate::clock::now_ms;
 use crate::conversation::{Digest, Tokens};
@@ -69,6 +70,7 @@ pub(in crate::proxy) fn account(
     outcome: Outcome,
     started: Instant,
 ) {
+    Stage::Accounted.begins(&prepared.id);
     prepared.sending.flight = None;
     prepared.sending.room = None;
     let (outcome, doubted) = without_doubtful(&prepared, outcome);

@@ -18,6 +18,7 @@ use super::refused::path_of;
 use super::relay::{self, Answer};
 use super::replied::Keeper;
 use super::save::{in_record, mark_record};
+use super::stage::Stage;
 use super::streaming::{Books, Taker, streamed};
 use super::whole::{LARGEST_BUFFERED, read_up_to};
 use crate::proxy::state::headers;
@@ -36,6 +37,7 @@ pub(super) async fn relay(
     reply: Reply,
     started: Instant,
 ) -> Result<Response<Answer>, Error> {
+    Stage::Relayed.begins(&prepared.id);
     in_record(app).await;
     let (mut status, mut headers) = (reply.status, reply.headers.clone());
     prepared.mark(&mut headers, &app.config.gauge);

@@ -92,7 +92,7 @@ pub(in crate::proxy) async fn reader(
     model: &str,
 ) -> Option<Reader> {
     if let Some(other) = &policy.digest_model {
-        let upstream = app.upstreams.iter().find(|u| u.name() == other.upstream)?;
+        let upstream = app.servers.named(&other.upstream)?;
         if !moves_nothing(app, upstream, &other.model, Asked::Other).await {
             return None;
         }

@@ -335,7 +335,7 @@ async fn writer<'a>(app: &'a App, ask: &Ask<'a>) -> Result<Writer<'a>, String> {
     match ask.summary_model {
         SummaryModel::Own => Ok(writer(ask.upstream, None, ask.window, ask.options)),
         SummaryModel::Other { upstream, model } => {
-            let found = app.upstreams.iter().find(|u| u.name() == upstream);
+            let found = app.servers.named(upstream);
             let other = found.ok_or_else(|| format!("there is no upstream `{upstream}` for summary_model"))?;
             let (mut errand, waits) = (None, ask.waited_for);
             if !waits {
@@ -351,7 +351,7 @@ async fn writer<'a>(app: &'a App, ask: &Ask<'a>) -> Result<Writer<'a>, String> {
             Ok(Writer { errand, ..writer(other, Some(model.as_str()), window.tokens.unwrap_or(ask.window), options) })
         }
         SummaryModel::Embedded => {
-            let found = app.upstreams.iter().find_map(|u| Some((u, u.embedded_model()?)));
+            let found = app.servers.all.iter().find_map(|u| Some((u, u.embedded_model()?)));
             let (other, model) = found.ok_or("summary_model is \"embedded\", and windowsill serves no model")?;
             let window = window_of(app, other, model).await.tokens.unwrap_or(ask.window);
             Ok(writer(other, Some(model), window, ChatOptions::default()))

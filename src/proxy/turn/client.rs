@@ -48,7 +48,7 @@ pub(in crate::proxy) async fn outcome(
     }
     let compact = edits.compact.as_ref();
     let is_new = view.brief() != draft.situation.history.stored.brief();
-    let told = compact.is_some_and(|compact| compact.whole || is_new);
+    let told = compact.is_some_and(|compact| compact.is_now() || is_new);
     let brief = view.brief().filter(|_| told && draft.situation.attempt != Attempt::DryRun);
     let whole = compact.is_some_and(|compact| compact.whole);
     let alone = whole || compact.is_some_and(|compact| compact.pause) && brief.is_some();
@@ -94,6 +94,11 @@ async fn weighed(app: &App, draft: &Draft<'_>, view: &View, before: &Regions) ->
 /// Whether the client wants the brief of a request and nothing else.
 pub(in crate::proxy) fn is_alone(prepared: &Prepared) -> bool {
     prepared.told.client.as_ref().is_some_and(|outcome| outcome.alone)
+}
+
+/// Whether the client gets a brief that it asked for.
+pub(super) fn is_told(prepared: &Prepared) -> bool {
+    prepared.told.client.as_ref().is_some_and(|outcome| outcome.brief.is_some())
 }
 
 /// Whether it is a summary of all messages that the client asks for.

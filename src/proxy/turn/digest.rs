@@ -100,7 +100,7 @@ pub(in crate::proxy) async fn digests(
         return None;
     }
     let model = draft.situation.policy.digest_model.clone()?;
-    let other = Arc::clone(app.upstreams.iter().find(|u| u.name() == model.upstream)?);
+    let other = Arc::clone(app.servers.named(&model.upstream)?);
     if !moves_nothing(app, &other, &model.model, Asked::Other).await {
         let why = "the digest model is not in memory, and would push another one out";
         draft.warnings.push(format!("{} large results got a preview, not a digest: {why}", large.len()));

@@ -1,15 +1,18 @@
-//! One request, told top to bottom. [`answered`] takes it through four stages; each gives a value to the next one, and none goes
-//! back to an earlier one:
+//! One request, from its body to its account. [`answered`] takes it through four stages. Each stage gives a value to the next
+//! one, and none goes back to an earlier one. Each says in the log when it begins ([`Stage`]).
 //!
-//! 1. [`ready`]: the body is read, its model's server is found, and the request is prepared ([`prepare()`]: what it stands on, what
-//!    stands before its messages, what it weighs, the plan and the view that is made of it). What leaves the prompt is in the
-//!    record before anything is sent.
-//! 2. [`sent`]: the server gets it; and where the server refuses what stands in the history, it gets the same request in other
-//!    words ([`retold()`]), made to fit a smaller window ([`harder`]), or said plainly ([`or_plainly`]).
-//! 3. [`relay`](answer::relay): the reply goes on to the client, event by event or whole. Calls of our own tools are answered in
+//! 1. [`ready`] makes a [`Prepared`] of the body: [`first`] reads it, finds the server of its model, and calls [`prepare()`],
+//!    which goes through four values in order: the situation that the request stands on, the head of its prompt, its measure, and
+//!    the plan with the view that is made of it. [`save`] puts what leaves the prompt into the record, before anything is sent.
+//! 2. [`sent`] gives it to the server. A server may refuse what stands in a history. Then it gets the same request in other words
+//!    ([`retold()`]), prepared once more for a smaller window ([`harder`]), or said plainly ([`or_plainly`]).
+//! 3. [`relay`](answer::relay) passes the reply on to the client, event by event or whole. It answers calls of our own tools in
 //!    between ([`recall`]), and the client sees one reply.
-//! 4. [`account`]: at the end of the reply, however it comes: what it cost, and what that teaches of the model. What the next
-//!    request will need begins behind it (`ahead`).
+//! 4. [`account`] comes at the end of the reply, whatever ends it. It takes in what the reply cost and what that teaches of the
+//!    model. What the next request will need begins behind it (`ahead`).
+//!
+//! Two kinds of requests end earlier: one whose client wants a summary and nothing else is answered out of stage 1
+//! ([`client::alone`]), and an error in any stage is the answer.
 
 pub(super) mod account;
 pub(super) mod admission;
@@ -50,6 +53,7 @@ pub(super) mod save;
 pub(super) mod situation;
 pub(super) mod slots;
 mod spelling;
+pub(super) mod stage;
 pub(super) mod steering;
 mod streaming;
 pub(super) mod system;
@@ -75,6 +79,7 @@ use refused::{Refused, learned, read_refusal, refused_twice, send};
 use relay::Answer;
 use retold::retold;
 use save::{in_record, save};
+use stage::Stage;
 use task::{note_task, take_task};
 use tracing::info;
 pub(super) use whole::{LARGEST_BUFFERED, read_up_to, too_large};
@@ -129,6 +134,7 @@ async fn first(
     early: &Early,
 ) -> Result<(Arc<Upstream>, Prepared), Error> {
     let began = Instant::now();
+    Stage::Ready.begins("");
     // Taken out while it is read on, so that nobody waits.
     let before = app.turn.read.lock().take(&body);
     let (mut request, known) = known::parse(&body, before)?;
@@ -157,6 +163,7 @@ async fn sent(
     mut prepared: Prepared,
     early: &Early,
 ) -> Result<(Prepared, Reply), Error> {
+    Stage::Sent.begins(&prepared.id);
     let reply = send(app, upstream, parts, &mut prepared).boxed().await?;
     let (prepared, mut reply) = retold(app, upstream, parts, prepared, reply).boxed().await?;
     let (prepared, reply) = match read_refusal(app, upstream, &prepared, &mut reply).await {

@@ -22,6 +22,7 @@ use super::phases::Phases;
 use super::prepared::{Made, Past, Prepared, Sending, Told, Wanted};
 use super::rules::Ruled;
 use super::situation::{Situation, of_request};
+use super::stage::Stage;
 use super::system::Indexed;
 use super::{gauge, retold};
 use crate::conversation::edit::{Edit, Rule, View};
@@ -59,12 +60,16 @@ pub(in crate::proxy) async fn prepare(
     attempt: Attempt,
 ) -> Result<Prepared, Error> {
     let began = Instant::now();
+    Stage::Situation.begins("");
     let situation = of_request(app, upstream, &mut request, from_client, attempt).boxed().await?;
+    Stage::Head.begins(situation.id());
     let mut head = head(app, &situation, &mut request)?;
     // Only now: the record holds the messages as they came, and the next model may take more.
     head.warnings.extend(retold::tell(&mut request, &situation.window.takes));
+    Stage::Measured.begins(situation.id());
     let Measured { mut draft, facts, sureness, wishes } = measured(app, &situation, &head, request).boxed().await;
     let counted = began.elapsed();
+    Stage::Planned.begins(situation.id());
     let planned = match planned(app, &mut draft, facts, sureness, &head).boxed().await {
         Err(refused) if refused.is_too_long() && attempt == Attempt::First && !sureness.is_exact() => {
             let (facts, sureness) = uncounted(app, &draft, false);

@@ -8,6 +8,7 @@ use super::drafts::{Draft, Drafted, exact};
 use super::recall::{as_shown, left_the_prompt};
 use crate::conversation::Tokens;
 use crate::conversation::edit::Edit;
+use crate::conversation::managed::Compact;
 use crate::measure::tokens;
 use crate::passage::{Found, Said};
 use crate::plan::rewrite;
@@ -57,7 +58,9 @@ fn found(app: &App, draft: &Draft<'_>, limit: Tokens, made: &Drafted) -> Option<
     let window = situation.known_window();
     let once = situation.attempt == Attempt::First && !situation.is_sent_again(&draft.request);
     let last = body.len().checked_sub(1)?;
-    if off || !once || window >= UNKNOWN_WINDOW || !made.view.lacks() || remind::is_behind(&made.view, last) {
+    // Whoever asks for a fold asks the model nothing with it.
+    let folds = draft.policy.client.compact.as_ref().is_some_and(Compact::is_now);
+    if off || folds || !once || window >= UNKNOWN_WINDOW || !made.view.lacks() || remind::is_behind(&made.view, last) {
         return None;
     }
     let room = remind::room(window, limit.saturating_sub(made.tokens));

@@ -12,21 +12,24 @@ use serde_json::{Value, json};
 use tracing::warn;
 
 use super::class::Class;
+use super::client::{is_told, is_whole};
 use super::gauge;
 use super::guard::remember;
 use super::prepared::Prepared;
+use super::stage::Stage;
 use crate::clock::now_ms;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Message, Role, Tokens};
 use crate::guard::triggers::{Folded, Pace};
-use crate::measure::tokens;
+use crate::measure::{Sureness, tokens};
 use crate::plan::Lines;
+use crate::plan::reason::AskedBy;
 use crate::proxy::state::gauge::{Gauge, Parts, regions};
 use crate::proxy::state::headers;
 use crate::proxy::state::live::Kept;
 use crate::proxy::state::scope::Scope;
 use crate::proxy::{App, Error};
-use crate::store::{Batch, ConversationUpdate, Event, Node};
+use crate::store::{About, Batch, ConversationUpdate, Event, Node};
 use crate::upstream::Upstream;
 use crate::{passage, plain, remind};
 
@@ -37,6 +40,7 @@ pub(super) const SLOWEST_WRITE: Duration = Duration::from_secs(1);
 /// queued.
 pub(in crate::proxy) async fn save(app: &App, upstream: &Upstream, prepared: &mut Prepared) -> Result<(), Error> {
     let Some(tip) = prepared.history.chain.last().copied() else { return Ok(()) };
+    Stage::Saved.begins(&prepared.id);
     note_missed(app, prepared);
     let depth = prepared.history.located.as_ref().map_or(0, |l| l.depth);
     // They can be large, and nothing reads them again.
@@ -97,7 +101,7 @@ pub(in crate::proxy) fn note_fold(app: &App, prepared: &Prepared) {
 fn batch(app: &App, upstream: &Upstream, prepared: &Prepared, tip: Digest, depth: usize) -> Batch {
     let now_ms = now_ms();
     let mut events = Vec::new();
-    if prepared.made.view_changed && !prepared.told.actions.is_empty() {
+    if prepared.made.view_changed && !prepared.told.actions.is_empty() || is_told(prepared) {
         events.push(Event {
             now_ms,
             conversation: Some(prepared.id.clone()),
@@ -145,7 +149,7 @@ fn batch(app: &App, upstream: &Upstream, prepared: &Prepared, tip: Digest, depth
         nodes: nodes(&prepared.history.chain, &prepared.request.conversation.body, depth),
         view: prepared.made.view_changed.then(|| (tip, prepared.made.view.clone())),
         events,
-        standing: prepared.wishes.standing_changed.clone().map(|text| (prepared.id.clone(), text)),
+        about: prepared.wishes.standing_changed.clone().map(|text| (prepared.id.clone(), About::Standing(text))),
         durable: prepared.made.view_changed || indexed.is_some(),
         ..Batch::default()
     }
@@ -191,13 +195,18 @@ pub(super) fn updated(
     }
 }
 
-/// What is told of a rewrite.
+/// What is told of a rewrite, or of a brief that a client asked for.
 fn compaction(upstream: &Upstream, prepared: &Prepared) -> serde_json::Value {
+    let asked_by = is_told(prepared).then(|| AskedBy::Client.as_str());
+    // It may say all of it already: then nothing is done.
+    let action = if prepared.told.actions.is_empty() { "summarize".to_owned() } else { prepared.action() };
+    // The history stays as it was until the client brings the brief back: the next reply tells what it takes.
+    let source = if is_whole(prepared) { Sureness::Estimated } else { prepared.made.sureness };
     json!({
-        "action": prepared.action(), "because": prepared.told.because, "window": prepared.window.tokens,
+        "action": action, "asked_by": asked_by, "because": prepared.told.because, "window": prepared.window.tokens,
         "window_source": prepared.window.source, "before": regions(&prepared.made.before),
         "after": regions(&prepared.made.after), "prompt_tokens": prepared.made.tokens,
-        "prompt_tokens_source": prepared.made.sureness.as_str(), "model": upstream.canonical(&prepared.request.model),
+        "prompt_tokens_source": source.as_str(), "model": upstream.canonical(&prepared.request.model),
         "task": prepared.policy.task, "seconds": rounded(prepared.made.seconds), "focus": null, "depth": depth(&prepared.made.view),
     })
 }

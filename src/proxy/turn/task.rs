@@ -60,7 +60,7 @@ fn no_task(app: &App, name: &str, place: &str) -> Error {
 
 /// Whether every server told its models, and none of them is spelled like this.
 async fn is_not_listed(app: &App, model: &str) -> bool {
-    for upstream in &app.upstreams {
+    for upstream in &app.servers.all {
         match upstream.models().await {
             Ok(models) if models.iter().all(|listed| listed.id != model) => {}
             _ => return false,

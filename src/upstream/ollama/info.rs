@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::config::parameters_in_name;
-use crate::upstream::{Held, Loaded, ModelInfo, tokens};
+use crate::upstream::{Held, Loaded, ModelInfo, Template, tokens};
 use crate::wire::parts::Takes;
 
 /// The window Ollama gives any model that sees images, at least (tokens).
@@ -83,8 +83,7 @@ pub(super) fn loaded(ps: &Value, show: &Value, model: &str) -> Loaded {
         slots: None,
         // Each of Ollama's slots has the whole num_ctx.
         unified: Some(false),
-        chat_template: template.map(str::to_owned),
-        template_caps: None,
+        template: Template { text: template.map(str::to_owned), caps: None },
         model_path: show["modelfile"].as_str().filter(|_| !remote).and_then(blob_path),
         takes: takes(&show["capabilities"]),
         thinks: thinks(&show["capabilities"]),
@@ -201,7 +200,7 @@ mod tests {
         let found = loaded(&ps, &show(), "qwen3:8b");
         assert_eq!((found.asked_of, found.provisional, found.trained), ("/api/ps", false, Some(40960)));
         assert_eq!(found.model_path.as_deref(), Some("/m/blobs/sha256-ab"));
-        assert_eq!(found.chat_template.as_deref(), Some("{%- if tools %}"));
+        assert_eq!(found.template.text.as_deref(), Some("{%- if tools %}"));
     }
 
     #[test]
@@ -229,7 +228,7 @@ mod tests {
         assert_eq!(with(&|s| s["capabilities"] = Value::Null).takes.pictures, None);
         let cloud = with(&|s| s["remote_host"] = json!("https://ollama.com"));
         assert_eq!((cloud.window, cloud.model_path), (None, None));
-        assert_eq!(with(&|s| s["template"] = json!("{{ if .System }}")).chat_template, None);
+        assert_eq!(with(&|s| s["template"] = json!("{{ if .System }}")).template.text, None);
     }
 
     #[test]

@@ -71,7 +71,7 @@ async fn a_server_that_answers_as_both_is_a_llama_server() {
     assert_eq!(upstream.kind(), Some(Kind::LlamaServer { router: false }));
     let loaded = upstream.loaded("any").await.unwrap();
     assert_eq!((loaded.window, loaded.trained, loaded.provisional), (Some(8192), Some(32768), false));
-    assert_eq!(loaded.chat_template, None, "a name is no template");
+    assert_eq!(loaded.template.text, None, "a name is no template");
     assert!(upstream.can_count());
     assert_eq!(upstream.count(&Bytes::from_static(b"{}")).await.unwrap(), 31);
     assert_eq!(upstream.models().await.unwrap()[0].id, "m");

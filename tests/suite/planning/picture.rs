@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use windowsill::conversation::edit::{Edit, Rule, View};
 use windowsill::conversation::{Conversation, Message, Role, Tokens, repair};
-use windowsill::plan::{Action, Facts, FoldAt, KeepRecent, Plan, Policy, Size, Strategy};
+use windowsill::plan::{Action, Facts, FoldAt, KeepRecent, Plan, Policy, ResultRules, Size, Strategy};
 use windowsill::wire::{json, openai_chat as wire};
 
 use super::harness::{self, BRIEF_MARK, FRAME, filler};
@@ -33,7 +33,8 @@ pub(crate) fn read(picture: &str) -> Picture {
     for word in expanded.split_whitespace() {
         builder.message(word);
     }
-    let mut policy = Policy { evict_over: Size::Share(1.0), fold_at: FoldAt::Line, clear_at: 0.6, ..Policy::default() };
+    let whole = ResultRules { evict_over: Size::Share(1.0), ..ResultRules::default() };
+    let mut policy = Policy { results: whole, fold_at: FoldAt::Line, clear_at: 0.6, ..Policy::default() };
     let (mut window, mut reserve, mut forwarded, mut guessed) = (0, 0, 0, false);
     let mut words = numbers.split_whitespace();
     while let Some(key) = words.next() {
@@ -44,9 +45,9 @@ pub(crate) fn read(picture: &str) -> Picture {
             "reserve" => reserve = number(value()),
             "forwarded" => forwarded = number(value()) as usize,
             "keep" => policy.keep_recent = KeepRecent::Messages(number(value()) as usize),
-            "evict" => policy.evict_over = Size::Tokens(number(value())),
+            "evict" => policy.results.evict_over = Size::Tokens(number(value())),
             "brief" => policy.summary_max_tokens = number(value()) / 2,
-            "never" => policy.never_clear.push(value().to_owned()),
+            "never" => policy.results.never_clear.push(value().to_owned()),
             "wall" => policy.fold_at = FoldAt::Wall,
             "guessed" => guessed = true,
             "strict" => policy.template.strict_alternation = true,

@@ -9,7 +9,7 @@ use windowsill::conversation::managed::{Compact, Edits, Inputs, Trigger, Uses};
 use windowsill::conversation::{Conversation, Message, Role, repair};
 use windowsill::plan::client::over;
 use windowsill::plan::fit::{Fitting, Ours, fit};
-use windowsill::plan::{Facts, FoldAt, KeepRecent, Plan, Policy, Size, Strategy as Fold, TemplateFacts};
+use windowsill::plan::{Facts, FoldAt, KeepRecent, Plan, Policy, ResultRules, Size, Strategy as Fold, TemplateFacts};
 use windowsill::wire::openai_chat as wire;
 
 use super::{harness, oracle};
@@ -115,8 +115,11 @@ fn policy() -> impl Strategy<Value = Policy> {
             fold_at: rest.1,
             template,
             keep_recent,
-            evict_over: Size::Share(evict),
-            never_clear: if rest.0 { vec!["f".into()] } else { Vec::new() },
+            results: ResultRules {
+                evict_over: Size::Share(evict),
+                never_clear: if rest.0 { vec!["f".into()] } else { Vec::new() },
+                ..ResultRules::default()
+            },
             ..Policy::default()
         }
     })
@@ -237,7 +240,8 @@ proptest! {
     /// While nothing is to be done, the bytes of a view are the beginning of the bytes of the next.
     #[test]
     fn views_grow_at_the_end(says in prop::collection::vec(say(), 1..20), more in 1..60_usize, n in numbers()) {
-        let policy = Policy { evict_over: Size::Share(1.0), ..Policy::default() };
+        let whole = ResultRules { evict_over: Size::Share(1.0), ..ResultRules::default() };
+        let policy = Policy { results: whole, ..Policy::default() };
         let mut all = messages(&says);
         let short = read(&all, &policy.template);
         let first = harness::pass(&short, &facts(&short, &View::default(), &n), &policy);

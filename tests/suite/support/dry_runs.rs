@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::{GpuLayers, Kind, Settings, Split};
+use super::{Cache, CacheTypes, GpuLayers, Kind, Settings, Split};
 
 /// What was set, and what it took in bytes.
 pub(super) struct Row {
@@ -39,15 +39,16 @@ fn row(columns: &[&str], line: &str) -> Row {
         layers => GpuLayers::Last(layers[4..].trim_end_matches("_layers").parse().unwrap()),
     };
     let settings = Settings {
-        type_k: Kind::named(cells["type_k"]).unwrap(),
-        type_v: Kind::named(cells["type_v"]).unwrap(),
+        cache: Cache {
+            types: CacheTypes { k: Kind::named(cells["type_k"]).unwrap(), v: Kind::named(cells["type_v"]).unwrap() },
+            unified: number("kv_unified") == 1,
+            swa_full: number("swa_full") == 1,
+            kv_offload: number("kv_offload") == 1,
+        },
         parallel: number("n_seq_max"),
-        unified: number("kv_unified") == 1,
         n_batch: number("n_batch"),
         n_ubatch: number("n_ubatch"),
         flash_attn: number("flash_attn") == 1,
-        swa_full: number("swa_full") == 1,
-        kv_offload: number("kv_offload") == 1,
         gpu_layers,
         cpu_moe: if placement == "gpu_all_cpu_moe" { u64::MAX } else { 0 },
         outputs: number("n_outputs_max"),

@@ -258,10 +258,16 @@ impl Served {
 
     /// With its log kept in a file of the folder, in a format.
     pub(crate) fn logging(dir: &Path, urls: &[String], format: &str) -> Served {
+        Served::logging_lines(dir, urls, format, "info")
+    }
+
+    /// The same with the lines that a filter lets through.
+    pub(crate) fn logging_lines(dir: &Path, urls: &[String], format: &str, filter: &str) -> Served {
         write_config(dir, urls, "");
         let log = std::fs::File::create(dir.join("log")).unwrap();
-        let mut child =
-            command(dir).args(["serve", "--log", format]).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+        let mut serve = command(dir);
+        serve.args(["serve", "--log", format]).env("RUST_LOG", filter);
+        let mut child = serve.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("listening on http://").expect(&line).parse().unwrap();

@@ -67,7 +67,7 @@ pub enum Inputs {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Compact {
-    /// A prompt of more tokens is folded.
+    /// A prompt of more tokens is folded; with 0, what can be folded is folded now.
     pub at: Tokens,
     /// All messages are folded now, whatever the prompt takes: nothing is sampled behind the brief.
     pub whole: bool,
@@ -75,6 +75,18 @@ pub struct Compact {
     pub pause: bool,
     /// What the brief is to dwell on.
     pub instructions: Option<String>,
+}
+
+impl Compact {
+    /// What can be folded is folded now: the newest messages stay.
+    pub fn now() -> Compact {
+        Compact::default()
+    }
+
+    /// Whether it is asked for now, whatever the prompt takes.
+    pub fn is_now(&self) -> bool {
+        self.whole || self.at == 0
+    }
 }
 
 impl Edits {

@@ -1,6 +1,6 @@
 //! Plans that no request asks for: the fold that a person wants now, and the one that the next request will need.
 
-use super::policy::{FoldAt, KeepRecent, Policy, Size, Strategy};
+use super::policy::{FoldAt, KeepRecent, Policy, ResultRules, Size, Strategy};
 use super::{Action, Facts, Plan, Regions, plan};
 use crate::conversation::edit::Edit;
 use crate::conversation::{Conversation, Tokens};
@@ -45,7 +45,7 @@ fn at_any_pressure(policy: &Policy) -> Policy {
         summarize_to: 0.000_05,
         clear_at: 1.0,
         clear_to: 0.99,
-        evict_over: Size::Tokens(Tokens::MAX),
+        results: ResultRules { evict_over: Size::Tokens(Tokens::MAX), ..policy.results.clone() },
         fold_at: FoldAt::Line,
         // Who asks for a fold wants all of it that can go.
         keep_recent: KeepRecent::Messages(1),

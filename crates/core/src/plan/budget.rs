@@ -81,7 +81,8 @@ impl Lines {
         let crowded = fixed > facts.window / 2;
         // One result must leave room for a brief and the next call.
         let most = if crowded { (room / 3 * 2).max(SMALLEST_EVICTED) } else { Tokens::MAX };
-        let (evict_over, digest_over) = (size(policy.evict_over).min(most), policy.digest_over.map(size));
+        let (evict_over, digest_over) =
+            (size(policy.results.evict_over).min(most), policy.results.digest_over.map(size));
         let summary = brief_budget(facts.window, room, policy.summary_max_tokens);
         let (clear_at, summarize_at) = (line(policy.clear_at), line(policy.summarize_at));
         let summarize_to = line(policy.summarize_to).min(summarize_at);
@@ -104,7 +105,7 @@ impl Lines {
             // Where no digest comes of it, there is a preview.
             evict_over: digest_over.map_or(evict_over, |over| over.min(evict_over)),
             digest_over,
-            brief: brief.saturating_add(facts.pins),
+            brief: brief.saturating_add(facts.pins.tokens),
             summary,
             tight,
             crowded,

@@ -70,7 +70,7 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
 /// Decides that a result of `text` tokens is shown as a terminal shows it in the end, where that is wanted, saves more than
 /// its note costs, and leaves no more than the line for a single result.
 fn settle(sheet: &mut Sheet<'_>, at: usize, text: Tokens, over: Tokens) -> bool {
-    if !sheet.policy.clean {
+    if !sheet.policy.results.clean {
         return false;
     }
     let original = sheet.conversation.body[at].text.len();
@@ -96,7 +96,7 @@ pub(super) fn elide(sheet: &mut Sheet<'_>, at: usize, call: usize, budget: Token
 #[cfg(test)]
 mod tests {
     use crate::conversation::edit::Rule;
-    use crate::plan::{Action, Cost, Facts, Policy, plan};
+    use crate::plan::{Action, Cost, Facts, Policy, ResultRules, plan};
     use crate::wire::openai_chat;
 
     #[test]
@@ -116,12 +116,14 @@ mod tests {
         };
         let costs: Vec<Cost> = request.conversation.body.iter().map(cost).collect();
         let facts = Facts { window: 16_384, output_reserved: 512, costs, ..Facts::default() };
+        let results = ResultRules { clean: true, ..ResultRules::default() };
+        let cleaned = Policy { results, ..Policy::default() };
         assert!(plan(&request.conversation, &facts, &Policy::default()).actions.is_empty(), "it is off by default");
-        let made = plan(&request.conversation, &facts, &Policy { clean: true, ..Policy::default() });
+        let made = plan(&request.conversation, &facts, &cleaned);
         let settled = |a: &Action| matches!(a, Action::Preview { at: 2, rule: Rule::Settle, budget } if *budget < 100);
         assert!(made.actions.len() == 1 && settled(&made.actions[0]), "{made:?}");
         // What was forwarded already keeps its bytes.
         let later = Facts { forwarded: 4, ..facts };
-        assert!(plan(&request.conversation, &later, &Policy { clean: true, ..Policy::default() }).actions.is_empty());
+        assert!(plan(&request.conversation, &later, &cleaned).actions.is_empty());
     }
 }

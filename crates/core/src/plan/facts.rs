@@ -46,16 +46,23 @@ pub struct Facts {
     pub told: Option<usize>,
     /// Messages of the body that were forwarded before: the server may hold them in its prompt cache.
     pub forwarded: usize,
-    /// Messages that a person pinned, by index: they are not cleared or cut, and their steps stay inside a fold.
-    pub pinned: Vec<usize>,
-    /// Tokens of the pinned texts that stand in front of a brief.
-    pub pins: Tokens,
+    /// Pins of people.
+    pub pins: Pins,
     /// A person stopped the rewriting of this conversation: nothing changes, and what no longer fits is refused.
     pub paused: bool,
     /// The tokens are only estimated, and no reply has told yet how far off that is.
     pub guessed: bool,
     /// Tokens that the next step is expected to add, where a plan is made ahead of it.
     pub foreseen: Tokens,
+}
+
+/// Pins of people, as far as the planner has to know them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pins {
+    /// Pinned messages, by index: they are not cleared or cut, and their steps stay inside a fold.
+    pub messages: Vec<usize>,
+    /// Tokens of the pinned texts that stand in front of a brief.
+    pub tokens: Tokens,
 }
 
 impl Facts {

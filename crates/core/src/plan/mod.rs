@@ -25,8 +25,8 @@ mod truncate;
 use std::fmt;
 
 pub use budget::{Lines, gives_way, least_reserve, output_reserved, usual_reserve};
-pub use facts::{Cost, Facts, Kept, Regions, shared_out};
-pub use policy::{ClearLine, FoldAt, KeepRecent, Policy, Size, Strategy, TemplateFacts};
+pub use facts::{Cost, Facts, Kept, Pins, Regions, shared_out};
+pub use policy::{ClearLine, FoldAt, KeepRecent, Policy, ResultRules, Size, Strategy, TemplateFacts};
 
 use crate::conversation::edit::Rule;
 use crate::conversation::{Conversation, Tokens};

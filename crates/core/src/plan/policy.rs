@@ -99,13 +99,30 @@ impl Default for TemplateFacts {
     }
 }
 
+/// What is done with a single tool result, whatever the prompt takes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ResultRules {
+    /// One that is larger than this is evicted when it arrives.
+    pub evict_over: Size,
+    /// One that is larger than this is condensed by a model when it arrives, and evicted all the same; `None`: none is.
+    pub digest_over: Option<Size>,
+    /// Names of tools whose results are never cleared or evicted.
+    pub never_clear: Vec<String>,
+    /// Whether progress output is shown in its final state, as a terminal shows it, whatever its size.
+    pub clean: bool,
+}
+
+impl Default for ResultRules {
+    fn default() -> Self {
+        ResultRules { evict_over: Size::Share(0.25), digest_over: None, never_clear: Vec::new(), clean: false }
+    }
+}
+
 /// Everything the planner needs to know about what the user wants.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
-    /// One tool result larger than this is evicted when it arrives.
-    pub evict_over: Size,
-    /// One tool result larger than this is condensed by a model when it arrives, and evicted all the same; `None`: none is.
-    pub digest_over: Option<Size>,
+    /// What is done with a single tool result, whatever the prompt takes.
+    pub results: ResultRules,
     /// Pressure from which old tool results are cleared.
     pub clear_at: f64,
     /// Pressure that clearing goes down to.
@@ -120,10 +137,6 @@ pub struct Policy {
     pub fold_at: FoldAt,
     /// Newest messages that are neither cleared nor folded (whole steps).
     pub keep_recent: KeepRecent,
-    /// Names of tools whose results are never cleared or evicted.
-    pub never_clear: Vec<String>,
-    /// Whether progress output is shown in its final state, as a terminal shows it, whatever its size.
-    pub clean: bool,
     /// What to do when clearing is not enough.
     pub strategy: Strategy,
     /// Most tokens that a model may write into a brief.
@@ -137,8 +150,7 @@ pub struct Policy {
 impl Default for Policy {
     fn default() -> Self {
         Policy {
-            evict_over: Size::Share(0.25),
-            digest_over: None,
+            results: ResultRules::default(),
             clear_at: 0.75,
             clear_to: 0.40,
             clear_line: ClearLine::Pays,
@@ -146,8 +158,6 @@ impl Default for Policy {
             summarize_to: 0.45,
             fold_at: FoldAt::Wall,
             keep_recent: KeepRecent::ByWindow,
-            never_clear: Vec::new(),
-            clean: false,
             strategy: Strategy::Summarize,
             summary_max_tokens: 1024,
             template: TemplateFacts::default(),

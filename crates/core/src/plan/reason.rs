@@ -30,6 +30,30 @@ fn recorded(why: &Because, from: &str, to: &str) -> String {
     format!("{rule}: {what} ({from} -> {to} tokens; line {line})")
 }
 
+/// Who asks for a rewrite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AskedBy {
+    /// A person, by the page, the command line or HTTP.
+    User,
+    /// The program that has the conversation, by its own API.
+    Client,
+}
+
+impl AskedBy {
+    /// As it stands in an event.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            AskedBy::User => "user",
+            AskedBy::Client => "client",
+        }
+    }
+
+    /// What [`AskedBy::as_str`] says.
+    pub fn read(told: &str) -> Option<AskedBy> {
+        [AskedBy::User, AskedBy::Client].into_iter().find(|by| by.as_str() == told)
+    }
+}
+
 /// A rewrite as the record tells it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Rewrite<'a> {
@@ -45,8 +69,8 @@ pub struct Rewrite<'a> {
     pub reserved: Tokens,
     /// The window, where it is known.
     pub window: Option<Tokens>,
-    /// Whether a person asked for it.
-    pub asked: bool,
+    /// Who asked for it; `None` where a rule made it.
+    pub asked_by: Option<AskedBy>,
 }
 
 /// What was done, why, and what came of it, in a sentence for people: "Folded 13 messages at 87 %, because the prompt had passed 3,400
@@ -139,8 +163,10 @@ fn bare<'a>(rewrite: &'a Rewrite<'_>, facts: &'a [Fact<'_>]) -> impl Iterator<It
 
 /// Why, as far as it is known.
 fn why(rewrite: &Rewrite<'_>, facts: &[Fact<'_>]) -> Option<String> {
-    if rewrite.asked {
-        return Some("as you asked".into());
+    match rewrite.asked_by {
+        Some(AskedBy::User) => return Some("as you asked".into()),
+        Some(AskedBy::Client) => return Some("because the client asked for it".into()),
+        None => {}
     }
     let begins = |with: &str| rewrite.because.iter().find(|why| why.starts_with(with));
     if rewrite.action.split(',').any(|layer| layer == "emergency") {
@@ -169,7 +195,7 @@ fn why(rewrite: &Rewrite<'_>, facts: &[Fact<'_>]) -> Option<String> {
 
 /// How full the window was, in percent.
 fn share(rewrite: &Rewrite<'_>) -> Option<u64> {
-    let window = rewrite.window.filter(|window| *window > 0 && !rewrite.asked)?;
+    let window = rewrite.window.filter(|window| *window > 0 && rewrite.asked_by.is_none())?;
     let full = u64::from(rewrite.tokens.0) + u64::from(rewrite.reserved);
     Some((full * 100 + u64::from(window) / 2) / u64::from(window))
 }
@@ -228,11 +254,16 @@ mod tests {
         );
         assert!(told("truncate", std::slice::from_ref(&fold), |_| ()).starts_with("Folded 13 messages, because"));
         assert_eq!(
-            told("summarize", &[fold], |r| r.asked = true),
+            told("summarize", std::slice::from_ref(&fold), |r| r.asked_by = Some(AskedBy::User)),
             "Folded 13 messages, as you asked: 3,562 → 1,204 tokens."
         );
+        let of_client = Because { what: format!("the client asks: {}", fold.what), ..fold };
         assert_eq!(
-            told("undo", &[], |r| r.asked = true),
+            told("summarize", &[of_client], |r| (r.asked_by, r.window) = (Some(AskedBy::Client), Some(4_096))),
+            "Folded 13 messages, because the client asked for it: 3,562 → 1,204 tokens."
+        );
+        assert_eq!(
+            told("undo", &[], |r| r.asked_by = Some(AskedBy::User)),
             "Took the last rewrite back, as you asked: 3,562 → 1,204 tokens."
         );
         assert!(

@@ -134,7 +134,7 @@ impl<'a> Sheet<'a> {
                 pinned: vec![false; messages],
                 protected: vec![false; messages],
                 kept: Vec::new(),
-                pins: facts.pins,
+                pins: facts.pins.tokens,
             },
             marks: Marks {
                 request,
@@ -186,12 +186,12 @@ impl<'a> Sheet<'a> {
     /// Works out what is protected, and which steps stay inside a fold for it: those with a pin always; what the client is likely to
     /// replace, and those with a result that is never cleared, the newest first, while there is room for them.
     fn protect(&mut self) {
-        for at in &self.facts.pinned {
+        for at in &self.facts.pins.messages {
             if let (Some(pinned), Some(protected)) = (self.held.pinned.get_mut(*at), self.held.protected.get_mut(*at)) {
                 (*pinned, *protected) = (true, true);
             }
         }
-        if !self.policy.never_clear.is_empty() {
+        if !self.policy.results.never_clear.is_empty() {
             (0..self.held.protected.len()).for_each(|at| self.held.protected[at] |= self.is_never_cleared(at));
         }
         let mut room = self.facts.window / PROTECTED;
@@ -215,7 +215,7 @@ impl<'a> Sheet<'a> {
     /// Whether the policy forbids touching a result, by the name of its tool.
     fn is_never_cleared(&self, at: usize) -> bool {
         let body = &self.conversation.body;
-        let listed = |name: &str| self.policy.never_clear.iter().any(|n| n == name);
+        let listed = |name: &str| self.policy.results.never_clear.iter().any(|n| n == name);
         let called = || step::call_of(body, at).map(|(m, c)| body[m].calls[c].name.as_str());
         body[at].role == Role::Tool && (body[at].name.as_deref().is_some_and(listed) || called().is_some_and(listed))
     }

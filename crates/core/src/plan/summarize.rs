@@ -56,7 +56,7 @@ pub(super) fn apply_asked(sheet: &mut Sheet<'_>) -> Option<String> {
     if total <= line {
         return None;
     }
-    if sheet.facts.guessed && total <= sheet.lines.limit {
+    if sheet.facts.guessed && total <= sheet.lines.limit && !asked.is_now() {
         sheet.wait("summarize", line, clear::GUESSED);
         return None;
     }
@@ -85,7 +85,7 @@ fn whole(sheet: &Sheet<'_>) -> Option<Fold> {
     keep.sort_unstable();
     keep.dedup();
     let folded: Tokens = (from..to).filter(|at| !keep.contains(at)).map(|at| sheet.facts.costs[at].total()).sum();
-    let least = sheet.lines.summary + sheet.facts.pins;
+    let least = sheet.lines.summary + sheet.facts.pins.tokens;
     let brief = (folded / BRIEF_OF_FOLDED).max(least).min(sheet.lines.brief.max(least));
     (from < to).then_some(Fold { from, to, keep, brief })
 }
@@ -198,7 +198,7 @@ pub(super) fn choose(sheet: &Sheet<'_>, keep_recent: usize, target: Tokens) -> O
     // A brief of little is short, and one that a pace asks for has to free something.
     let least = if sheet.policy.fold_at == FoldAt::Now { LEAST_BRIEF } else { sheet.lines.summary };
     let folded = (fold.from..fold.to).filter(|at| !fold.keep.contains(at)).map(|at| sheet.facts.costs[at].total());
-    let brief = (folded.sum::<Tokens>() / BRIEF_OF_FOLDED).max(least + sheet.facts.pins);
+    let brief = (folded.sum::<Tokens>() / BRIEF_OF_FOLDED).max(least + sheet.facts.pins.tokens);
     if brief >= fold.brief { Some(fold) } else { choose_with(sheet, keep_recent, target, brief) }
 }
 

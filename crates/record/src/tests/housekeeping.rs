@@ -129,7 +129,7 @@ fn a_title_by_a_person_stands_before_ours() {
     let rename = |title: &str| runtime().block_on(store.rename("c", title)).unwrap();
     assert_eq!(rename("  My \u{1b}[31mplan\u{202e}\n for May ").as_deref(), Some("My [31mplan for May"));
     // Neither a model nor the next request takes it away.
-    run(Batch { title: Some(("c".into(), "A model's title".into())), ..Batch::default() });
+    run(Batch { about: Some(("c".into(), About::Title("A model's title".into()))), ..Batch::default() });
     run(batch("c", &["a", "b", "c"], 2));
     assert_eq!((row().title.as_str(), row().is_named), ("My [31mplan for May", true));
     assert!(store.history("c").unwrap().unwrap().starts_with("# My [31mplan for May\n"));

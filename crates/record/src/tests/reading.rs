@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::*;
-use crate::{Item, Reply, Rule, RuleChange};
+use crate::{Item, Reply, Rule, RuleChange, Told};
 
 #[test]
 fn the_same_text_is_one_original() {
@@ -331,7 +331,7 @@ fn an_item_is_found_by_its_id_until_its_conversation_goes() {
     let item =
         |text: &str| Item { id: "msg_1".into(), conversation: "c".into(), json: format!("{{\"text\":\"{text}\"}}") };
     for text in ["a", "b"] {
-        let with_item = Batch { items: vec![item(text)], ..batch("c", &["a", "b"], 0) };
+        let with_item = Batch { told: Told { items: vec![item(text)], reply: None }, ..batch("c", &["a", "b"], 0) };
         runtime().block_on(store.record(with_item)).unwrap();
     }
     drop(store);
@@ -354,7 +354,7 @@ fn a_reply_names_the_history_that_it_answers_and_says_when_it_was_pruned() {
         head: "{}".into(),
         json: "[]".into(),
     };
-    let kept = Batch { reply: Some(reply.clone()), ..batch("c", &["a", "b"], 0) };
+    let kept = Batch { told: Told { items: Vec::new(), reply: Some(reply.clone()) }, ..batch("c", &["a", "b"], 0) };
     runtime().block_on(store.record(kept)).unwrap();
     // The conversation goes on, and forks: the reply stands where it stood.
     runtime().block_on(store.record(batch("c", &["a", "b", "c"], 2))).unwrap();

@@ -263,7 +263,7 @@ pub(super) async fn count(
     let loaded = upstream.kind() == Some(Kind::LlamaServer { router: false }) || model.loaded == Some(true);
     let said = seen.loaded.as_ref().filter(|_| loaded && upstream.can_count());
     let Some((said, path)) = said.and_then(|said| Some((said, said.model_path.as_deref()?))) else { return };
-    let template = said.chat_template.as_deref().map(Arc::from);
+    let template = said.template.text.as_deref().map(Arc::from);
     let Some(own) = counters.of_file(upstream, &model.id, path, template, Duration::ZERO).await else { return };
     let messages = json!([{"role": "user", "content": "How many tokens is this?\n\n1234567 é 北京"}]);
     let request = json!({"model": model.id, "messages": messages}).to_string();

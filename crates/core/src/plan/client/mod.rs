@@ -14,8 +14,8 @@ use crate::conversation::{Conversation, Message, Role, Tokens, person};
 pub fn over(edits: &Edits, policy: &Policy) -> Policy {
     let mut out = Policy { client: edits.clone(), ..policy.clone() };
     let excluded = edits.uses.iter().flat_map(|uses| &uses.exclude);
-    let new: Vec<String> = excluded.filter(|name| !policy.never_clear.contains(name)).cloned().collect();
-    out.never_clear.extend(new);
+    let new: Vec<String> = excluded.filter(|name| !policy.results.never_clear.contains(name)).cloned().collect();
+    out.results.never_clear.extend(new);
     if edits.compact.is_some() && out.strategy == Strategy::Off {
         out.strategy = Strategy::Summarize;
     }

@@ -15,7 +15,9 @@ use crate::conversation::managed::Edits;
 use compaction::Cut;
 use messages::From;
 
+mod calls;
 mod compaction;
+mod ending;
 mod managed;
 mod messages;
 mod own;

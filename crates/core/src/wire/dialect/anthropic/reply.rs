@@ -1,18 +1,14 @@
 //! A reply as a message of Anthropic's, whole or as a stream of its events.
 
-use std::collections::{HashMap, VecDeque};
-
 use serde_json::{Value, json};
 
 use super::super::said::{CallPart, Said, Usage};
-use super::super::whole::Whole;
 use super::super::{Answered, Head, Kept, Managed, ReplyEncoder, event};
+use super::calls::{Calls, id_of};
+use super::ending::Ending;
 use super::error;
 use crate::conversation::managed::{Edits, Taken};
 use crate::wire::reply;
-
-/// A reply that ends so many tokens before the window's end was ended by it.
-const NEAR: u64 = 16;
 
 /// The reply to one request.
 pub(super) struct Reply {
@@ -22,37 +18,31 @@ pub(super) struct Reply {
     warnings: Vec<String>,
     id: String,
     usage: Usage,
-    finish: Option<String>,
-    /// The client's stop sequences, and the one that ended the reply.
-    stops: Vec<String>,
-    stop: Option<String>,
-    /// The longest reply that the client wants (tokens).
-    most: Option<u64>,
-    /// The window, prompt and reply together (tokens).
-    window: Option<u64>,
+    /// What may end it, and what did.
+    ending: Ending,
     /// The block that is written now.
     open: Option<Open>,
     /// Blocks begun, which is the index of the next.
     blocks: usize,
-    /// Calls that wait for the one before them to be whole; the first is open if [`Open::Call`] is.
-    calls: VecDeque<Call>,
-    /// The last call of each number, as the how manieth of the reply.
-    latest: HashMap<u64, usize>,
-    /// Calls seen.
-    called: usize,
-    /// Of these, told to their end.
-    told: usize,
-    refused: bool,
+    /// Its calls; the first that waits is open if [`Open::Call`] is.
+    calls: Calls,
     /// Nothing more is written.
     over: bool,
     /// An error has ended the reply.
     failed: bool,
-    /// What is kept with the reply for requests that go on from it, where the client wants that.
-    head: Option<String>,
-    /// The reply, as far as it is written, where it is kept.
-    said: Said,
+    /// What is kept of it, where the client wants that.
+    going_on: Option<GoingOn>,
     /// What was done with the history, where the client asks for that.
     management: Management,
+}
+
+/// What is kept of a reply for requests that go on from it.
+#[derive(Debug)]
+struct GoingOn {
+    /// What of its request holds on.
+    head: String,
+    /// The reply, as far as it is written.
+    said: Said,
 }
 
 /// What a client asks to be done with its history, and what was done.
@@ -75,19 +65,6 @@ enum Open {
     Call,
 }
 
-/// A call in the making.
-#[derive(Debug, Default)]
-struct Call {
-    id: String,
-    /// The server gave the id.
-    given: bool,
-    name: String,
-    arguments: String,
-    whole: Whole,
-    /// Bytes of the arguments that were sent.
-    sent: usize,
-}
-
 impl Reply {
     pub(super) fn new(model: String, warnings: Vec<String>, stops: Vec<String>, most: Option<u64>) -> Reply {
         Reply {
@@ -95,22 +72,13 @@ impl Reply {
             warnings,
             id: String::new(),
             usage: Usage::default(),
-            finish: None,
-            stops,
-            stop: None,
-            most,
-            window: None,
+            ending: Ending::of(stops, most),
             open: None,
             blocks: 0,
-            calls: VecDeque::new(),
-            latest: HashMap::new(),
-            called: 0,
-            told: 0,
-            refused: false,
+            calls: Calls::default(),
             over: false,
             failed: false,
-            head: None,
-            said: Said::default(),
+            going_on: None,
             management: Management::default(),
         }
     }
@@ -126,7 +94,7 @@ impl Reply {
 
     /// The block that stands for what was summarized; without words where nothing came of it.
     fn compaction(&mut self) -> Option<Value> {
-        let alone = self.finish.as_deref() == Some(reply::COMPACTION);
+        let alone = self.ending.is_compaction();
         let waits = std::mem::take(&mut self.management.waits);
         if !(waits || alone && self.blocks == 0) {
             return None;
@@ -173,7 +141,7 @@ impl Reply {
 
     /// Has the reply kept, for requests that go on from it.
     pub(super) fn keep(&mut self, head: String) {
-        self.head = Some(head);
+        self.going_on = Some(GoingOn { head, said: Said::default() });
     }
 
     /// The content blocks of a reply.
@@ -195,7 +163,7 @@ impl Reply {
                 _ => json!({"_unparsed": call.arguments}),
             };
             let name = call.name.clone().unwrap_or_default();
-            content.push(json!({"type": "tool_use", "id": self.id_of(call, nth), "name": name, "input": input}));
+            content.push(json!({"type": "tool_use", "id": id_of(&self.id, call, nth), "name": name, "input": input}));
         }
         content
     }
@@ -209,48 +177,22 @@ impl Reply {
 
     /// Takes in what is kept of a chunk; its calls are taken in as they are told.
     fn hold(&mut self, said: &Said) {
-        if self.head.is_some() {
-            self.said.reasoning.push_str(&said.reasoning);
-            self.said.text.push_str(&said.text);
-            self.said.refusal.push_str(&said.refusal);
+        if let Some(GoingOn { said: kept, .. }) = &mut self.going_on {
+            kept.reasoning.push_str(&said.reasoning);
+            kept.text.push_str(&said.text);
+            kept.refusal.push_str(&said.refusal);
         }
     }
 
     fn message(&self, content: Vec<Value>, stop_reason: Value, usage: Value) -> Value {
         json!({
             "id": format!("msg_{}", self.id), "type": "message", "role": "assistant", "model": self.model,
-            "content": content, "stop_reason": stop_reason, "stop_sequence": self.stop, "usage": usage,
+            "content": content, "stop_reason": stop_reason, "stop_sequence": self.ending.stop, "usage": usage,
         })
     }
 
     fn stop_reason(&self) -> &'static str {
-        match self.finish.as_deref() {
-            Some(reply::COMPACTION) => "compaction",
-            Some("model_context_window_exceeded") => "model_context_window_exceeded",
-            Some("length") if self.fills_window() => "model_context_window_exceeded",
-            Some("length") => "max_tokens",
-            Some("content_filter") => "refusal",
-            _ if self.refused => "refusal",
-            _ if self.called > 0 => "tool_use",
-            _ if self.stop.is_some() => "stop_sequence",
-            _ => "end_turn",
-        }
-    }
-
-    /// Whether it was the window that ended a reply, and not the client's `max_tokens`.
-    fn fills_window(&self) -> bool {
-        let (Some(window), Some(prompt), Some(wrote)) = (self.window, self.usage.prompt, self.usage.completion) else {
-            return false;
-        };
-        // llama-server ends a reply with the window's last token or the one before, and pads windows to 256.
-        self.most.is_none_or(|most| wrote < most) && prompt.saturating_add(wrote) + NEAR >= window
-    }
-
-    /// Notes the stop sequence that ended the reply. A template has some of its own, which are nobody's.
-    fn note_stop(&mut self, said: &Said) {
-        if let Some(stop) = said.stop.as_ref().filter(|stop| self.stops.contains(stop)) {
-            self.stop = Some(stop.clone());
-        }
+        self.ending.reason(&self.usage, self.calls.seen > 0)
     }
 
     /// Anthropic's `input_tokens` leaves out what came from the cache.
@@ -269,7 +211,7 @@ impl Reply {
                 "type": "compaction", "input_tokens": read, "output_tokens": wrote,
                 "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0,
             })];
-            if self.finish.as_deref() != Some(reply::COMPACTION) {
+            if !self.ending.is_compaction() {
                 let mut round = usage.clone();
                 round["type"] = "message".into();
                 rounds.push(round);
@@ -277,10 +219,6 @@ impl Reply {
             usage["iterations"] = rounds.into();
         }
         usage
-    }
-
-    fn id_of(&self, call: &CallPart, nth: usize) -> String {
-        call.id.clone().unwrap_or_else(|| format!("toolu_{}_{nth}", self.id))
     }
 
     fn begin(&mut self, kind: Open, block: &Value, out: &mut String) {
@@ -300,10 +238,9 @@ impl Reply {
             None => return,
             Some(Open::Thinking) => self.delta(&json!({"type": "signature_delta", "signature": ""}), out),
             Some(Open::Call) => {
-                if let Some(Call { id, name, arguments, .. }) = self.calls.pop_front() {
-                    self.told += 1;
-                    let call = CallPart { index: 0, id: Some(id), name: Some(name), arguments };
-                    self.said.calls.extend(self.head.is_some().then_some(call));
+                let told = self.calls.end_first();
+                if let Some(GoingOn { said, .. }) = &mut self.going_on {
+                    said.calls.extend(told);
                 }
             }
             Some(Open::Text) => {}
@@ -334,30 +271,9 @@ impl Reply {
 
     /// Takes in a part of a call, and writes what can be written: one call at a time, as blocks follow each other.
     fn call(&mut self, part: &CallPart, out: &mut String) {
-        // Some servers number all calls of a reply 0: another id and a name are another call.
-        let another = |c: &Call| part.name.is_some() && part.id.as_ref().is_some_and(|id| c.given && c.id != *id);
-        let latest = self.latest.get(&part.index).copied();
-        let waits = latest.and_then(|nth| nth.checked_sub(self.told));
-        let known = waits.filter(|at| self.calls.get(*at).is_some_and(|call| !another(call)));
-        if known.is_none() && part.name.is_none() && latest.is_some() {
-            // Behind arguments that are whole comes white space, or nonsense.
-            return;
+        if self.calls.take(part, &self.id) {
+            self.write_calls(false, out);
         }
-        let at = known.unwrap_or_else(|| {
-            let id = self.id_of(part, self.called);
-            self.latest.insert(part.index, self.called);
-            self.called += 1;
-            let given = part.id.is_some();
-            self.calls.push_back(Call { id, given, ..Call::default() });
-            self.calls.len() - 1
-        });
-        if let Some(call) = self.calls.get_mut(at) {
-            if let Some(name) = &part.name {
-                call.name.clone_from(name);
-            }
-            call.arguments.push_str(&part.arguments);
-        }
-        self.write_calls(false, out);
     }
 
     /// Whatever of the calls is still to be written.
@@ -366,7 +282,7 @@ impl Reply {
     }
 
     fn write_calls(&mut self, all: bool, out: &mut String) {
-        while let Some(first) = self.calls.front() {
+        while let Some(first) = self.calls.first() {
             if self.open != Some(Open::Call) {
                 if first.name.is_empty() && !all {
                     return;
@@ -375,12 +291,7 @@ impl Reply {
                 self.close(out);
                 self.begin(Open::Call, &block, out);
             }
-            let several = self.calls.len() > 1;
-            let Some(first) = self.calls.front_mut() else { return };
-            let new = first.arguments.get(first.sent..).unwrap_or_default().to_owned();
-            first.sent = first.arguments.len();
-            // The next one begins once this one is whole: parts of several may come by turns.
-            let done = all || several && first.whole.is(&first.arguments);
+            let Some((new, done)) = self.calls.news(all) else { return };
             if !new.is_empty() {
                 self.delta(&json!({"type": "input_json_delta", "partial_json": new}), out);
             }
@@ -406,14 +317,12 @@ impl ReplyEncoder for Reply {
         self.id.clone_from(&head.id);
         self.usage = said.usage;
         self.usage.prompt = self.usage.prompt.or(head.prompt_tokens);
-        self.finish.clone_from(&said.finish);
-        self.window = head.window;
-        self.note_stop(said);
+        self.ending.window = head.window;
+        self.ending.note(said);
         self.note_model(said);
-        self.called = said.calls.len();
-        self.refused = !said.refusal.is_empty();
-        if self.head.is_some() {
-            self.said = said.clone();
+        self.calls.seen = said.calls.len();
+        if let Some(GoingOn { said: kept, .. }) = &mut self.going_on {
+            *kept = said.clone();
         }
         let mut content = self.content(said);
         if let Some(block) = self.compaction() {
@@ -429,7 +338,7 @@ impl ReplyEncoder for Reply {
     fn start(&mut self, head: &Head) -> String {
         self.id.clone_from(&head.id);
         self.usage.prompt = head.prompt_tokens;
-        self.window = head.window;
+        self.ending.window = head.window;
         let message = self.message(Vec::new(), Value::Null, self.usage());
         let mut out = event("message_start", &json!({"type": "message_start", "message": message}));
         out.push_str(&self.ping());
@@ -446,11 +355,7 @@ impl ReplyEncoder for Reply {
             return out;
         }
         self.usage = self.usage.and(said.usage);
-        if said.finish.is_some() {
-            self.finish.clone_from(&said.finish);
-        }
-        self.note_stop(said);
-        self.refused |= !said.refusal.is_empty();
+        self.ending.note(said);
         self.hold(said);
         if said.error.is_none() {
             self.write_compaction(&mut out);
@@ -478,7 +383,7 @@ impl ReplyEncoder for Reply {
         self.all_calls(&mut out);
         self.close(&mut out);
         self.over = true;
-        let delta = json!({"stop_reason": self.stop_reason(), "stop_sequence": self.stop});
+        let delta = json!({"stop_reason": self.stop_reason(), "stop_sequence": self.ending.stop});
         let mut delta = json!({"type": "message_delta", "delta": delta, "usage": self.usage()});
         if let Some(applied) = self.applied() {
             delta["context_management"] = applied;
@@ -489,10 +394,12 @@ impl ReplyEncoder for Reply {
     }
 
     fn kept(&self) -> Kept {
-        let head = self.head.as_ref().filter(|_| !self.failed);
-        let json = |said| Value::from(self.content(said)).to_string();
-        let reply =
-            head.map(|head| Answered { id: format!("msg_{}", self.id), head: head.clone(), json: json(&self.said) });
+        let going_on = self.going_on.as_ref().filter(|_| !self.failed);
+        let reply = going_on.map(|GoingOn { head, said }| Answered {
+            id: format!("msg_{}", self.id),
+            head: head.clone(),
+            json: Value::from(self.content(said)).to_string(),
+        });
         Kept { items: Vec::new(), reply }
     }
 }

@@ -4,11 +4,23 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
-use super::super::said::CallPart;
+use super::super::said::{CallPart, Compaction};
 use super::super::whole::Whole;
 use super::PLAIN;
 use super::calls::Form;
 use super::tools::Special;
+
+/// The output, as far as it was heard and told.
+#[derive(Default)]
+pub(super) struct Output {
+    pub(super) items: Vec<Item>,
+    /// How many of them there are of each kind: reasoning, messages, calls, compactions.
+    kinds: [usize; 4],
+    /// The last call of each number.
+    latest: HashMap<u64, usize>,
+    /// The item that is told now.
+    pub(super) front: usize,
+}
 
 /// An item of the output, as far as it was heard and told.
 pub(super) struct Item {
@@ -151,6 +163,77 @@ impl Names {
                 }
                 out
             }
+        }
+    }
+}
+
+impl Output {
+    /// Another item.
+    pub(super) fn add(&mut self, body: Body) {
+        let kind = match &body {
+            Body::Reasoning(_) => 0,
+            Body::Message(_) => 1,
+            Body::Call(call) => {
+                self.latest.insert(call.index, self.items.len());
+                2
+            }
+            Body::Compaction(_) => 3,
+        };
+        self.items.push(Item::new(self.kinds[kind], body));
+        self.kinds[kind] += 1;
+    }
+
+    /// A compaction begins, or is there whole.
+    pub(super) fn compaction(&mut self, told: &Compaction) {
+        let content = match told {
+            Compaction::Begun => None,
+            Compaction::Done(content) => Some(content.clone()),
+        };
+        match self.items.last_mut().map(|item| &mut item.body) {
+            Some(Body::Compaction(open @ None)) => *open = content,
+            _ => self.add(Body::Compaction(content)),
+        }
+    }
+
+    /// More text of a kind.
+    pub(super) fn text(&mut self, kind: Kind, text: &str, logprobs: &[Value]) {
+        if text.is_empty() {
+            return;
+        }
+        let parts = match (self.items.last_mut().map(|item| &mut item.body), kind) {
+            (Some(Body::Reasoning(parts)), Kind::Reasoning) => Some(parts),
+            (Some(Body::Message(parts)), Kind::Text | Kind::Refusal) => Some(parts),
+            _ => None,
+        };
+        let Some(parts) = parts else {
+            let parts = vec![Part { kind, text: text.to_owned(), logprobs: logprobs.to_vec() }];
+            self.add(if kind == Kind::Reasoning { Body::Reasoning(parts) } else { Body::Message(parts) });
+            return;
+        };
+        match parts.last_mut().filter(|part| part.kind == kind) {
+            Some(part) => {
+                part.text.push_str(text);
+                part.logprobs.extend_from_slice(logprobs);
+            }
+            None => parts.push(Part { kind, text: text.to_owned(), logprobs: logprobs.to_vec() }),
+        }
+    }
+
+    /// A part of a call.
+    pub(super) fn call(&mut self, part: &CallPart) {
+        let at = self.latest.get(&part.index).copied();
+        // Some servers give every call the index 0: an id and a name of its own make it another call, and so does
+        // anything more after JSON that is whole.
+        let found = at.filter(|at| !self.items.get_mut(*at).is_none_or(|item| item.is_another(part)));
+        let Some((at, Body::Call(call))) = found.and_then(|at| Some((at, &mut self.items.get_mut(at)?.body))) else {
+            self.add(Body::Call(part.clone()));
+            return;
+        };
+        // A call that was told to its end is whole: what still comes is white space or nonsense.
+        if at >= self.front {
+            call.id = call.id.take().or_else(|| part.id.clone());
+            call.name = call.name.take().or_else(|| part.name.clone());
+            call.arguments.push_str(&part.arguments);
         }
     }
 }

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use super::super::said::{CallPart, Compaction, Said, Usage};
+use super::super::said::{Said, Usage};
 use super::super::{Answered, Head, Kept, ReplyEncoder, Summarized, event};
 use super::calls::{Form, free_text};
 use super::compaction::Text;
 use super::head::Head as Held;
-use super::output::{Body, Item, Kind, Names, Part};
+use super::output::{Body, Kind, Names, Output, Part};
 use super::tools::Special;
 
 /// What there is to say, in the order in which it was first heard. Items are told one after another: what belongs to a
@@ -24,32 +24,53 @@ pub(super) struct Reply {
     held: Held,
     /// Whether the client wants it stored.
     stored: bool,
-    /// Nothing is streamed.
-    quiet: bool,
-    sequence: u64,
-    items: Vec<Item>,
-    /// How many of them there are of each kind: reasoning, messages, calls, compactions.
-    kinds: [usize; 4],
-    /// The last call of each number.
-    latest: HashMap<u64, usize>,
-    /// The item that is told now.
-    front: usize,
+    events: Events,
+    output: Output,
     finish: Option<String>,
     usage: Usage,
     error: Value,
     /// The stream was ended by an error.
     over: bool,
-    /// The client asked llama-server how its work goes on.
-    pub(super) telemetry: bool,
-    /// What it said of that last.
-    timings: Option<Value>,
+    pub(super) telemetry: Telemetry,
     /// Unix time now, as far as it was told (seconds).
     now: u64,
 }
 
+/// The events of a stream, one after another.
+#[derive(Default)]
+struct Events {
+    /// Nothing is streamed.
+    quiet: bool,
+    /// The number of the next one.
+    sequence: u64,
+}
+
+impl Events {
+    fn tell(&mut self, out: &mut String, name: &str, data: Value) {
+        if self.quiet {
+            return;
+        }
+        let mut all = json!({"type": name, "sequence_number": self.sequence});
+        if let (Some(all), Value::Object(data)) = (all.as_object_mut(), data) {
+            all.extend(data);
+        }
+        self.sequence += 1;
+        out.push_str(&event(name, &all));
+    }
+}
+
+/// How llama-server's work goes on, in its own words.
+#[derive(Default)]
+pub(super) struct Telemetry {
+    /// The client asked for it.
+    pub(super) wanted: bool,
+    /// What the server said of it last.
+    timings: Option<Value>,
+}
+
 impl ReplyEncoder for Reply {
     fn whole(&mut self, head: &Head, said: &Said) -> Value {
-        self.quiet = true;
+        self.events.quiet = true;
         self.start(head);
         let mut said = said.clone();
         for (at, call) in said.calls.iter_mut().enumerate() {
@@ -101,13 +122,13 @@ impl ReplyEncoder for Reply {
         }
         self.note_telemetry(said, &mut out);
         if let Some(compaction) = &said.compaction {
-            self.compaction(compaction);
+            self.output.compaction(compaction);
         }
-        self.text(Kind::Reasoning, &said.reasoning, &[]);
-        self.text(Kind::Text, &said.text, &said.logprobs);
-        self.text(Kind::Refusal, &said.refusal, &[]);
+        self.output.text(Kind::Reasoning, &said.reasoning, &[]);
+        self.output.text(Kind::Text, &said.text, &said.logprobs);
+        self.output.text(Kind::Refusal, &said.refusal, &[]);
         for part in &said.calls {
-            self.call(part);
+            self.output.call(part);
         }
         self.advance(&mut out, false);
         out
@@ -119,13 +140,13 @@ impl ReplyEncoder for Reply {
             return out;
         }
         self.over = true;
-        if self.items.is_empty() {
-            self.add(Body::Message(vec![Part { kind: Kind::Text, text: String::new(), logprobs: Vec::new() }]));
+        if self.output.items.is_empty() {
+            self.output.add(Body::Message(vec![Part { kind: Kind::Text, text: String::new(), logprobs: Vec::new() }]));
         }
         self.advance(&mut out, true);
         let status = self.status();
         let mut data = json!({"response": self.response(status)});
-        if let Some(timings) = self.timings.take() {
+        if let Some(timings) = self.telemetry.timings.take() {
             data["timings"] = timings;
         }
         self.tell(&mut out, &format!("response.{status}"), data);
@@ -145,7 +166,7 @@ impl ReplyEncoder for Reply {
         if !self.stored {
             return Kept::default();
         }
-        let told = self.items[..self.front].iter().enumerate();
+        let told = self.output.items[..self.output.front].iter().enumerate();
         let items: Vec<(String, String)> = told
             .map(|(at, item)| (self.names.id(item), self.names.item(item, self.status_of(at), true).to_string()))
             .collect();
@@ -175,28 +196,23 @@ impl Reply {
             names: Names { reply: String::new(), special, carried },
             held,
             stored,
-            quiet: false,
-            sequence: 0,
-            items: Vec::new(),
-            kinds: [0; 4],
-            latest: HashMap::new(),
-            front: 0,
+            events: Events::default(),
+            output: Output::default(),
             finish: None,
             usage: Usage::default(),
             error: Value::Null,
             over: false,
-            telemetry: false,
-            timings: None,
+            telemetry: Telemetry::default(),
             now: 0,
         }
     }
 
     /// Hands on what llama-server tells of its work, where the client asked for it: its own API tells it in the same events.
     fn note_telemetry(&mut self, said: &Said, out: &mut String) {
-        if !self.telemetry {
+        if !self.telemetry.wanted {
             return;
         }
-        self.timings = said.telemetry.timings.clone().or(self.timings.take());
+        self.telemetry.timings = said.telemetry.timings.clone().or(self.telemetry.timings.take());
         if let Some(progress) = &said.telemetry.progress {
             let response = self.response("in_progress");
             let mut data = json!({"response": response, "prompt_progress": progress});
@@ -205,77 +221,12 @@ impl Reply {
         }
     }
 
-    fn add(&mut self, body: Body) {
-        let kind = match &body {
-            Body::Reasoning(_) => 0,
-            Body::Message(_) => 1,
-            Body::Call(call) => {
-                self.latest.insert(call.index, self.items.len());
-                2
-            }
-            Body::Compaction(_) => 3,
-        };
-        self.items.push(Item::new(self.kinds[kind], body));
-        self.kinds[kind] += 1;
-    }
-
-    fn compaction(&mut self, told: &Compaction) {
-        let content = match told {
-            Compaction::Begun => None,
-            Compaction::Done(content) => Some(content.clone()),
-        };
-        match self.items.last_mut().map(|item| &mut item.body) {
-            Some(Body::Compaction(open @ None)) => *open = content,
-            _ => self.add(Body::Compaction(content)),
-        }
-    }
-
-    fn text(&mut self, kind: Kind, text: &str, logprobs: &[Value]) {
-        if text.is_empty() {
-            return;
-        }
-        let parts = match (self.items.last_mut().map(|item| &mut item.body), kind) {
-            (Some(Body::Reasoning(parts)), Kind::Reasoning) => Some(parts),
-            (Some(Body::Message(parts)), Kind::Text | Kind::Refusal) => Some(parts),
-            _ => None,
-        };
-        let Some(parts) = parts else {
-            let parts = vec![Part { kind, text: text.to_owned(), logprobs: logprobs.to_vec() }];
-            self.add(if kind == Kind::Reasoning { Body::Reasoning(parts) } else { Body::Message(parts) });
-            return;
-        };
-        match parts.last_mut().filter(|part| part.kind == kind) {
-            Some(part) => {
-                part.text.push_str(text);
-                part.logprobs.extend_from_slice(logprobs);
-            }
-            None => parts.push(Part { kind, text: text.to_owned(), logprobs: logprobs.to_vec() }),
-        }
-    }
-
-    fn call(&mut self, part: &CallPart) {
-        let at = self.latest.get(&part.index).copied();
-        // Some servers give every call the index 0: an id and a name of its own make it another call, and so does
-        // anything more after JSON that is whole.
-        let found = at.filter(|at| !self.items.get_mut(*at).is_none_or(|item| item.is_another(part)));
-        let Some((at, Body::Call(call))) = found.and_then(|at| Some((at, &mut self.items.get_mut(at)?.body))) else {
-            self.add(Body::Call(part.clone()));
-            return;
-        };
-        // A call that was told to its end is whole: what still comes is white space or nonsense.
-        if at >= self.front {
-            call.id = call.id.take().or_else(|| part.id.clone());
-            call.name = call.name.take().or_else(|| part.name.clone());
-            call.arguments.push_str(&part.arguments);
-        }
-    }
-
     /// Tells what can be told now.
     fn advance(&mut self, out: &mut String, ended: bool) {
-        while self.front < self.items.len() {
-            let (at, last) = (self.front, self.front + 1 == self.items.len());
+        while self.output.front < self.output.items.len() {
+            let (at, last) = (self.output.front, self.output.front + 1 == self.output.items.len());
             let cut = last && self.status() == "incomplete";
-            let item = &mut self.items[at];
+            let item = &mut self.output.items[at];
             let done = ended || (!last || item.is_compaction()) && item.complete();
             if let Body::Call(call) = &mut item.body {
                 let waits = call.name.as_ref().and_then(|name| self.names.special.get(name));
@@ -291,10 +242,10 @@ impl Reply {
             }
             if !item.open {
                 item.open = true;
-                let item = self.names.item(&self.items[at], "in_progress", false);
+                let item = self.names.item(&self.output.items[at], "in_progress", false);
                 self.tell(out, "response.output_item.added", json!({"output_index": at, "item": item}));
             }
-            match &self.items[at].body {
+            match &self.output.items[at].body {
                 Body::Call(_) => self.tell_call(out, at, done),
                 Body::Reasoning(_) | Body::Message(_) => self.tell_parts(out, at, done),
                 Body::Compaction(_) => self.tell_compacting(out, at),
@@ -303,16 +254,16 @@ impl Reply {
                 return;
             }
             let status = if cut { "incomplete" } else { "completed" };
-            let item = self.names.item(&self.items[at], status, true);
+            let item = self.names.item(&self.output.items[at], status, true);
             self.tell(out, "response.output_item.done", json!({"output_index": at, "item": item}));
-            self.front += 1;
+            self.output.front += 1;
         }
     }
 
     fn tell_parts(&mut self, out: &mut String, at: usize, done: bool) {
-        let id = self.names.id(&self.items[at]);
+        let id = self.names.id(&self.output.items[at]);
         loop {
-            let item = &mut self.items[at];
+            let item = &mut self.output.items[at];
             let (Body::Reasoning(parts) | Body::Message(parts)) = &item.body else { return };
             let Some(part) = parts.get(item.part) else { return };
             let (kind, nth) = (part.kind, item.part);
@@ -337,7 +288,7 @@ impl Reply {
             }
             if !delta.is_empty() {
                 let mut data = about(json!({"delta": delta}), &new);
-                if let Some(timings) = &self.timings {
+                if let Some(timings) = &self.telemetry.timings {
                     data["timings"] = timings.clone();
                 }
                 self.tell(out, &format!("response.{}.delta", kind.name()), data);
@@ -350,9 +301,10 @@ impl Reply {
     }
 
     fn tell_call(&mut self, out: &mut String, at: usize, done: bool) {
-        let id = self.names.id(&self.items[at]);
-        let (form, name) = (self.names.form(&self.items[at]), self.names.name(&self.items[at]).to_owned());
-        let item = &mut self.items[at];
+        let id = self.names.id(&self.output.items[at]);
+        let (form, name) =
+            (self.names.form(&self.output.items[at]), self.names.name(&self.output.items[at]).to_owned());
+        let item = &mut self.output.items[at];
         let Body::Call(call) = &item.body else { return };
         let delta = match (form, done) {
             (Form::Function, _) => call.arguments.get(item.told..).unwrap_or_default().to_owned(),
@@ -384,15 +336,15 @@ impl Reply {
 
     /// Says once that a summary is being written.
     fn tell_compacting(&mut self, out: &mut String, at: usize) {
-        if std::mem::replace(&mut self.items[at].told, 1) == 0 {
-            let id = self.names.id(&self.items[at]);
+        if std::mem::replace(&mut self.output.items[at].told, 1) == 0 {
+            let id = self.names.id(&self.output.items[at]);
             self.tell(out, "response.compaction.compacting", json!({"item_id": id, "output_index": at}));
         }
     }
 
     /// The commands of a shell call have events of their own.
     fn tell_commands(&mut self, out: &mut String, at: usize) {
-        let item = self.names.item(&self.items[at], "in_progress", true);
+        let item = self.names.item(&self.output.items[at], "in_progress", true);
         for (nth, command) in item["action"]["commands"].as_array().into_iter().flatten().enumerate() {
             let about = |key: &str, command: &Value| json!({"output_index": at, "command_index": nth, key: command});
             self.tell(out, "response.shell_call_command.added", about("command", &json!("")));
@@ -402,15 +354,7 @@ impl Reply {
     }
 
     fn tell(&mut self, out: &mut String, name: &str, data: Value) {
-        if self.quiet {
-            return;
-        }
-        let mut all = json!({"type": name, "sequence_number": self.sequence});
-        if let (Some(all), Value::Object(data)) = (all.as_object_mut(), data) {
-            all.extend(data);
-        }
-        self.sequence += 1;
-        out.push_str(&event(name, &all));
+        self.events.tell(out, name, data);
     }
 
     fn status(&self) -> &'static str {
@@ -423,7 +367,7 @@ impl Reply {
 
     /// The status of an item: what the reply was cut in is incomplete.
     fn status_of(&self, at: usize) -> &'static str {
-        let cut = at >= self.front || self.status() == "incomplete" && at + 1 == self.items.len();
+        let cut = at >= self.output.front || self.status() == "incomplete" && at + 1 == self.output.items.len();
         if cut { "incomplete" } else { "completed" }
     }
 
@@ -431,7 +375,7 @@ impl Reply {
         let reason =
             if self.finish.as_deref() == Some("content_filter") { "content_filter" } else { "max_output_tokens" };
         let details = if status == "incomplete" { json!({"reason": reason}) } else { Value::Null };
-        let announced = self.items.iter().enumerate().filter(|(_, item)| item.open);
+        let announced = self.output.items.iter().enumerate().filter(|(_, item)| item.open);
         let output: Vec<Value> = announced.map(|(at, item)| self.names.item(item, self.status_of(at), true)).collect();
         let completed = (status == "completed").then(|| self.now.max(self.head.created));
         let mut out = json!({

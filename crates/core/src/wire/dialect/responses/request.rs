@@ -104,7 +104,7 @@ fn heard(asked: &Asked<'_>, known: &Items, on: &On<'_>, size: usize) -> Result<H
         echo.insert("conversation".into(), json!({"id": id}));
     }
     let mut encoder = Reply::new(model.unwrap_or_default(), echo, offered.special, carried, (head, stored));
-    encoder.telemetry = is(fields, "timings_per_token") || is(fields, "return_progress");
+    encoder.telemetry.wanted = is(fields, "timings_per_token") || is(fields, "return_progress");
     let session = crate::wire::session::session(fields);
     let unsaid = tally.unsaid(&left_out);
     let follows = follows.filter(|_| before.is_none());
