@@ -311,7 +311,24 @@ fn is_mark(text: &str) -> bool {
 
 /// What is given a value in a sentence in lower case, and what is given: in `the next step is …` it is the next step.
 fn left_side(lower: &str, values: &BTreeSet<String>, capitals: &BTreeSet<String>) -> Option<(BTreeSet<String>, Given)> {
-    let gives = [" is ", " are ", ": ", "是", "为", "：", " es ", " est ", " ist ", " = ", "は"];
+    let gives = [
+        " is ",
+        " are ",
+        ": ",
+        "是",
+        "为",
+        "：",
+        " es ",
+        " est ",
+        " ist ",
+        " = ",
+        "は",
+        " belongs to ",
+        " gehört ",
+        " pertenece a ",
+        " appartient à ",
+        "属于",
+    ];
     let lower = main_clause(lower);
     let (at, word) = gives.iter().filter_map(|g| lower.find(g).map(|at| (at, g))).min()?;
     let left = &lower[..at];
@@ -400,7 +417,7 @@ fn values(sentence: &str) -> BTreeSet<String> {
     let mut out = BTreeSet::new();
     // Words in capitals are values only where there is no better one: in German all nouns are written so.
     let mut named = BTreeSet::new();
-    let mut begins = true;
+    let (mut begins, mut colon) = (true, false);
     for word in sentence.split_whitespace() {
         let bare =
             word.trim_matches(|c: char| !c.is_alphanumeric() && !matches!(c, '$' | '€' | '£' | '¥' | '%' | '/' | '`'));
@@ -413,9 +430,13 @@ fn values(sentence: &str) -> BTreeSet<String> {
         if digit || path {
             out.insert(bare.to_lowercase());
         } else if upper && !begins && !word_in_capitals && bare.len() > 1 {
-            named.insert(bare.to_lowercase());
+            let lower = bare.to_lowercase();
+            // Behind a colon a value may stand, or a sentence begin.
+            if !(colon && GENERIC.contains(&lower.as_str())) {
+                named.insert(lower);
+            }
         }
-        begins = word.ends_with(['.', '!', '?', ';', ':']);
+        (begins, colon) = (word.ends_with(['.', '!', '?', ';']), word.ends_with(':'));
     }
     if out.is_empty() {
         out = named;

@@ -35,6 +35,9 @@ fn a_newer_value_takes_the_place_of_the_older_one() {
         ),
         ("FACT: the release manager is Ana Ruiz.", "FACT: release manager this time: Jo Lindt."),
         ("预发布端口是 8080。", "预发布端口是 9090。"),
+        ("FACT: On-call this week belongs to Ana Ruiz.", "FACT: On-call this week belongs to Jo Lindt."),
+        ("Die Kasse gehört jetzt Ana Ruiz.", "Die Kasse gehört jetzt Jo Lindt."),
+        ("RULE: Send the weekly report on Tuesday.", "RULE: Weekly report day for this user: Friday."),
         ("Bitte immer auf Zweig feature/a1 arbeiten.", "Bitte jetzt auf Zweig feature/b2 arbeiten."),
         ("Bitte immer auf Zweig feature/a1 arbeiten.", "Ab jetzt immer auf Zweig feature/b2 arbeiten."),
     ] {
