@@ -223,8 +223,10 @@ impl Reply {
         })
     }
 
-    fn stop_reason(&self) -> &'static str {
-        match self.finish.as_deref() {
+    /// `None` where nothing says why the reply ended.
+    fn stop_reason(&self) -> Option<&'static str> {
+        Some(match self.finish.as_deref() {
+            Some(reply::BROKEN_OFF) => return None,
             Some(reply::COMPACTION) => "compaction",
             Some("model_context_window_exceeded") => "model_context_window_exceeded",
             Some("length") if self.fills_window() => "model_context_window_exceeded",
@@ -234,7 +236,7 @@ impl Reply {
             _ if self.called > 0 => "tool_use",
             _ if self.stop.is_some() => "stop_sequence",
             _ => "end_turn",
-        }
+        })
     }
 
     /// Whether it was the window that ended a reply, and not the client's `max_tokens`.
