@@ -102,7 +102,7 @@ fn note_change(app: &App, upstream: &Upstream, model: &str, window: &Window, cha
         conversation: None,
         kind: "window_changed".into(),
         data: json!({
-            "model": model, "upstream": upstream.name(), "was": was, "found": found, "window": now, "why": why,
+            "model": upstream.canonical(model), "upstream": upstream.name(), "was": was, "found": found, "window": now, "why": why,
             "source": window.source,
         }),
     };

@@ -62,7 +62,8 @@ impl Event {
         let text = String::from_utf8_lossy(data);
         let event = match serde_json::from_str::<Value>(&text) {
             Ok(value) if named_error && !reply::is_plain(&value) => Event::error(reply::error_named(&text)),
-            Ok(value) => Event { raw: block.raw, says: Says::Chunk(value) },
+            Ok(value) if value.is_object() || value.is_array() => Event { raw: block.raw, says: Says::Chunk(value) },
+            Ok(_) => Event { raw: block.raw, says: Says::Other },
             Err(_) if data.trim_ascii() == b"[DONE]" => Event { raw: block.raw, says: Says::Done },
             Err(_) if named_error => Event::error(reply::error_named(&text)),
             Err(_) => Event { raw: block.raw, says: Says::Other },

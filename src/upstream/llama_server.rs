@@ -6,20 +6,23 @@ use serde_json::Value;
 
 use super::error::Error;
 use super::link::Link;
+use super::names::Names;
 use super::{ASK_LIMIT, COUNT_LIMIT, Held, Loaded, ModelInfo, Slot, Template, query_component, tokens};
 use crate::wire::json;
 use crate::wire::parts::Takes;
 
-pub(super) async fn models(link: &Link, router: bool) -> Result<Vec<ModelInfo>, Error> {
+pub(super) async fn models(link: &Link, router: bool, names: &Names) -> Result<Vec<ModelInfo>, Error> {
     let listed = list(link, router).await?;
+    names.note(entries(&listed), !router);
     Ok(entries(&listed).iter().filter_map(|entry| model_info(entry, router)).collect())
 }
 
 /// The window a request for `model` gets. A router is asked without making it load the model.
-pub(super) async fn loaded(link: &Link, router: bool, model: &str) -> Result<Loaded, Error> {
+pub(super) async fn loaded(link: &Link, router: bool, model: &str, names: &Names) -> Result<Loaded, Error> {
     let path =
         if router { format!("/props?model={}&autoload=false", query_component(model)) } else { "/props".to_owned() };
     let (props, listed) = tokio::join!(link.get(&path, ASK_LIMIT), list(link, router));
+    listed.iter().for_each(|listed| names.note(entries(listed), !router));
     let entry = listed.as_ref().ok().and_then(|listed| find(entries(listed), model, router)).unwrap_or(&Value::Null);
     let props = match props {
         Ok(props) => props,

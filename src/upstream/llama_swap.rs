@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::error::Error;
 use super::link::Link;
+use super::names::Names;
 use super::{ASK_LIMIT, LOAD_LIMIT, Loaded, ModelInfo, Slot, llama_server, openai, settings, tokens};
 
 /// How often each model was ended since it was first seen to run.
@@ -43,10 +44,11 @@ impl Swaps {
 }
 
 /// The models that it has, and which of them run.
-pub(super) async fn models(link: &Link, swaps: &Swaps) -> Result<Vec<ModelInfo>, Error> {
+pub(super) async fn models(link: &Link, swaps: &Swaps, names: &Names) -> Result<Vec<ModelInfo>, Error> {
     let (list, running) = tokio::join!(link.get("/v1/models", ASK_LIMIT), running(link, swaps));
     let (list, running) = (list?, running?);
     let entries = list["data"].as_array().ok_or_else(|| link.protocol("the list of models has no data"))?;
+    names.note(entries, false);
     let info = |entry: &Value| {
         let id = entry["id"].as_str()?.to_owned();
         let loaded = running.contains(&real(&list, &id));
@@ -56,8 +58,9 @@ pub(super) async fn models(link: &Link, swaps: &Swaps) -> Result<Vec<ModelInfo>,
 }
 
 /// What the model's own server says, where it runs; else what the list says of it. Starts nothing.
-pub(super) async fn loaded(link: &Link, swaps: &Swaps, model: &str) -> Result<Loaded, Error> {
+pub(super) async fn loaded(link: &Link, swaps: &Swaps, model: &str, names: &Names) -> Result<Loaded, Error> {
     let list = link.get("/v1/models", ASK_LIMIT).await?;
+    names.note(list["data"].as_array().map_or(&[], Vec::as_slice), false);
     let name = real(&list, model);
     let runs = running(link, swaps).await?.contains(&name);
     let swap = format!("llama-swap {name} {}", swaps.ended(&name));
@@ -67,7 +70,7 @@ pub(super) async fn loaded(link: &Link, swaps: &Swaps, model: &str) -> Result<Lo
         return Ok(Loaded { window, provisional: true, identity: format!("{swap} not running"), ..listed });
     }
     let below = link.below(&format!("/upstream/{name}"));
-    let loaded = match llama_server::loaded(&below, false, &name).await {
+    let loaded = match llama_server::loaded(&below, false, &name, &Names::default()).await {
         Ok(loaded) if loaded.window.is_some() => loaded,
         // It may run any other server.
         _ => {

@@ -12,6 +12,7 @@ pub mod event;
 mod link;
 mod llama_server;
 mod llama_swap;
+mod names;
 pub mod ndjson;
 mod ollama;
 mod openai;
@@ -263,6 +264,8 @@ pub struct Upstream {
     looked_for: bool,
     /// What llama-swap ended.
     swaps: llama_swap::Swaps,
+    /// What it calls its models.
+    names: names::Names,
 }
 
 impl fmt::Debug for Upstream {
@@ -287,6 +290,7 @@ impl Upstream {
             settings: settings::Settings::default(),
             looked_for: false,
             swaps: llama_swap::Swaps::default(),
+            names: names::Names::default(),
         })
     }
 
@@ -302,6 +306,7 @@ impl Upstream {
             settings: settings::Settings::default(),
             looked_for: false,
             swaps: llama_swap::Swaps::default(),
+            names: names::Names::default(),
         })
     }
 
@@ -403,6 +408,7 @@ impl Upstream {
     fn remember(&self, kind: Kind) {
         *self.known.lock() = Some(kind);
         self.settings.forget();
+        self.names.forget();
         self.cannot_count.store(false, Ordering::Release);
         self.stale.store(false, Ordering::Release);
     }
@@ -419,9 +425,9 @@ impl Upstream {
     pub async fn models(&self) -> Result<Vec<ModelInfo>, Error> {
         let result = match self.known().await? {
             Kind::Ollama => ollama::models(&self.link).await,
-            Kind::LlamaServer { router } => llama_server::models(&self.link, router).await,
-            Kind::Embedded => llama_server::models(&self.link, false).await,
-            Kind::OpenAi(Flavor::LlamaSwap) => llama_swap::models(&self.link, &self.swaps).await,
+            Kind::LlamaServer { router } => llama_server::models(&self.link, router, &self.names).await,
+            Kind::Embedded => llama_server::models(&self.link, false, &self.names).await,
+            Kind::OpenAi(Flavor::LlamaSwap) => llama_swap::models(&self.link, &self.swaps, &self.names).await,
             Kind::OpenAi(flavor) => openai::models(&self.link, flavor).await,
         };
         self.noting(result)
@@ -437,9 +443,9 @@ impl Upstream {
                 thinks.into_iter().for_each(|thinks| self.settings.thinks(&ollama::canonical(model), thinks));
                 loaded
             }
-            Kind::LlamaServer { router } => llama_server::loaded(&self.link, router, model).await,
-            Kind::Embedded => llama_server::loaded(&self.link, false, model).await,
-            Kind::OpenAi(Flavor::LlamaSwap) => llama_swap::loaded(&self.link, &self.swaps, model).await,
+            Kind::LlamaServer { router } => llama_server::loaded(&self.link, router, model, &self.names).await,
+            Kind::Embedded => llama_server::loaded(&self.link, false, model, &self.names).await,
+            Kind::OpenAi(Flavor::LlamaSwap) => llama_swap::loaded(&self.link, &self.swaps, model, &self.names).await,
             Kind::OpenAi(flavor) => openai::loaded(&self.link, flavor, model).await,
         };
         self.noting(result)
@@ -472,7 +478,7 @@ impl Upstream {
     /// the embedded engine are asked; to the others this is nothing.
     pub async fn load(&self, model: &str, num_ctx: Option<u32>) -> Result<(), Error> {
         let result = match self.known().await? {
-            Kind::Ollama => ollama::load(&self.link, model, num_ctx).await,
+            Kind::Ollama => ollama::load(&self.link, model, num_ctx, &self.names).await,
             Kind::Embedded => match &self.link.embedded {
                 Some(embedded) => embedded.load(num_ctx).await.map_err(|what| self.link.unloadable(what)),
                 None => Ok(()),
@@ -538,12 +544,13 @@ impl Upstream {
         }
     }
 
-    /// The one spelling of a model's name: Ollama takes several for the same model, and the embedded engine takes any.
+    /// The one name of a model: Ollama takes several spellings of it, llama-server, its router and llama-swap take aliases, and a
+    /// llama-server with one model takes any name, as the embedded engine does. What they call it is known once they were asked.
     pub fn canonical(&self, model: &str) -> String {
         match (self.kind(), self.embedded_model()) {
             (_, Some(only)) => only.to_owned(),
             (Some(Kind::Ollama), _) => ollama::canonical(model),
-            _ => model.to_owned(),
+            _ => self.names.of(model),
         }
     }
 
@@ -631,7 +638,7 @@ impl Upstream {
         let mut headers = link::forwarded(headers);
         headers.remove(header::ACCEPT_ENCODING);
         let result = match kind {
-            Kind::Ollama => ollama::chat(&self.link, headers, body, options, &self.settings).await,
+            Kind::Ollama => ollama::chat(&self.link, headers, body, options, (&self.settings, &self.names)).await,
             _ => self.ask(kind, path_and_query, &headers, &body, options).await,
         };
         self.noting(result)

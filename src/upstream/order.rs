@@ -77,7 +77,7 @@ impl Order {
     pub(super) fn end(&mut self, broke: bool, out: &mut Vec<Event>) {
         // Where every chunk had a finish reason, that of the last one says no more than the others.
         self.release(self.misleads || broke, out);
-        if self.whole && !self.done && !self.over && !broke {
+        if self.whole && self.finished && !self.done && !self.over && !broke {
             self.done = true;
             out.push(Event::done());
         }

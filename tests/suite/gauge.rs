@@ -273,6 +273,52 @@ fn one_model_has_one_name_and_what_cost_most_stands_first() {
     assert_eq!(told.into_iter().collect::<Vec<_>>(), ["another:latest", "test-model:latest"]);
 }
 
+/// A llama-server with one model answers to every name, a router to aliases: the books know the model by what its server calls it.
+#[test]
+fn an_alias_is_no_other_model_in_any_book() {
+    for router in [false, true] {
+        let fake = Fake::start(Kind::LlamaServer, 4096);
+        fake.script(move |seen| match (seen.path(), router) {
+            ("/v1/models" | "/models", _) => {
+                let entry = json!({"id": MODEL, "aliases": ["short", "fast"], "status": {"value": "loaded"},
+                    "meta": {"n_ctx": 4096, "n_ctx_train": 32_768, "size": 9}});
+                Play::Json(200, json!({"object": "list", "data": [entry]}))
+            }
+            ("/props", true) => Play::Json(
+                200,
+                json!({"role": "router", "default_generation_settings": {"n_ctx": 4096}, "total_slots": 1, "build_info": "b1",
+                    "model_path": "", "chat_template": ""}),
+            ),
+            _ => Play::Usual,
+        });
+        let toml = "[context]\nbackground = false\nfold_at = \"line\"\n";
+        let proxy = TestProxy::with(&[fake.url()], toml);
+        let all = session(20);
+        let names = ["short", MODEL, "fast", if router { "short" } else { "whatever" }];
+        let mut id = String::new();
+        for (n, turn) in turns(&all).into_iter().enumerate() {
+            let answer = proxy.chat(&turn.with("model", json!(names[n % 4]))).ok();
+            id = answer.header("x-windowsill-conversation").unwrap().to_owned();
+            // What is asked of the server stays what the client asked.
+            assert_eq!(fake.last().json()["model"], names[n % 4]);
+        }
+        let requests = turns(&all).len();
+        let report = proxy.eventually("/windowsill/report", |report| report["requests"] == json!(requests));
+        let models: Vec<&str> =
+            report["models"].as_array().unwrap().iter().map(|m| m["model"].as_str().unwrap()).collect();
+        assert_eq!(models, [MODEL], "{report}");
+        let seen = proxy.get(&format!("/windowsill/conversations/{id}/insight")).ok().json();
+        assert_eq!(seen["model"], MODEL);
+        let events = proxy.get("/windowsill/events").ok().json();
+        let told: BTreeSet<&str> =
+            events["events"].as_array().unwrap().iter().filter_map(|e| e["data"]["model"].as_str()).collect();
+        assert_eq!(told.into_iter().collect::<Vec<_>>(), [MODEL], "router: {router}");
+        let kinds: BTreeSet<&str> =
+            events["events"].as_array().unwrap().iter().filter_map(|e| e["kind"].as_str()).collect();
+        assert!(!kinds.contains("model_changed") && !kinds.contains("window_changed"), "{kinds:?}");
+    }
+}
+
 #[test]
 fn doctor_knows_that_the_running_windowsill_has_a_model() {
     let fake = Fake::start(Kind::LlamaServer, 4096);

@@ -68,13 +68,13 @@ fn chat_stream(text: &str) -> Read {
     out
 }
 
-fn dialects() -> impl Iterator<Item = &'static Dialect> {
+pub(crate) fn dialects() -> impl Iterator<Item = &'static Dialect> {
     static OWN: Dialect = CHAT;
     static OTHERS: [Dialect; 3] = ALL;
     std::iter::once(&OWN).chain(&OTHERS)
 }
 
-fn read(dialect: &Dialect, streamed: bool, answer: &Answer) -> Read {
+pub(crate) fn read(dialect: &Dialect, streamed: bool, answer: &Answer) -> Read {
     if streamed { (dialect.stream)(&answer.text()) } else { (dialect.whole)(&answer.json()) }
 }
 
@@ -93,7 +93,11 @@ fn framings(words: &str, streamed: bool, kind: Kind) -> Vec<(&'static str, Strin
     let plain = json!({ "error": words });
     if kind == Kind::Ollama {
         let kind = if streamed { "application/x-ndjson" } else { JSON };
-        return vec![(kind, format!("{plain}\n")), (kind, format!("{error}\n")), (kind, format!("data: {plain}\n\n"))];
+        let others =
+            [json!({"success": false, "message": words}), json!({"errors": [{"message": words}]}), json!([error])];
+        let others = others.iter().map(|other| (kind, format!("{other}\n")));
+        let known = [(kind, format!("{plain}\n")), (kind, format!("{error}\n")), (kind, format!("data: {plain}\n\n"))];
+        return known.into_iter().chain(others).collect();
     }
     let mut out = vec![
         (JSON, error.to_string()),
@@ -101,6 +105,11 @@ fn framings(words: &str, streamed: bool, kind: Kind) -> Vec<(&'static str, Strin
         (JSON, serde_json::to_string_pretty(&error).unwrap()),
         (JSON, json!({ "detail": words }).to_string()),
         (JSON, json!({"object": "error", "message": words, "type": "BadRequestError"}).to_string()),
+        (JSON, json!({"success": false, "message": words}).to_string()),
+        (JSON, json!({"errors": [{"message": words}]}).to_string()),
+        (JSON, json!({"base_resp": {"status_code": 1004, "status_msg": words}, "choices": null}).to_string()),
+        (JSON, json!({"choices": [{"index": 0, "error": {"message": words}, "finish_reason": "error"}]}).to_string()),
+        (JSON, json!([error]).to_string()),
         ("text/plain", error.to_string()),
     ];
     if !streamed {
@@ -114,6 +123,8 @@ fn framings(words: &str, streamed: bool, kind: Kind) -> Vec<(&'static str, Strin
         (SSE, format!("data: {error}\n\ndata: [DONE]\n\n")),
         (SSE, format!("data: {plain}\n\n")),
         (SSE, format!("data: {}\n\n", json!({ "detail": words }))),
+        (SSE, format!("data: {}\n\ndata: [DONE]\n\n", json!({"status": "failed", "reason": words}))),
+        (SSE, format!("data: {}\n\n", json!([error]))),
         (SSE, error.to_string()),
         (SSE, format!("{plain}\n\n")),
         (SSE, format!(": ping\n\ndata: {role}\n\n{error}\n")),
@@ -294,6 +305,73 @@ fn a_reply_ends_by_its_end() {
     }
 }
 
+/// A whole reply that does not say why it ended is told as one that may be cut: never as complete, and never with less than came.
+#[test]
+fn a_whole_reply_without_a_finish_reason_is_not_told_as_complete() {
+    let whole = |finish: Value, calls: Value| {
+        let mut choice =
+            json!({"index": 0, "message": {"role": "assistant", "content": "The answer is", "tool_calls": calls}});
+        if finish != json!("absent") {
+            choice["finish_reason"] = finish;
+        }
+        json!({"id": "c1", "object": "chat.completion", "created": 1, "model": MODEL, "choices": [choice],
+            "usage": {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}})
+    };
+    let call =
+        |arguments: &str| json!([{"id": "a", "type": "function", "function": {"name": "run", "arguments": arguments}}]);
+    for kind in [Kind::LlamaServer, Kind::OpenAi] {
+        let fake = Fake::start(kind, 8192);
+        let proxy = TestProxy::before(&fake);
+        for finish in [Value::Null, json!(""), json!("absent"), json!("abort"), json!("error")] {
+            let body = whole(finish.clone(), json!([]));
+            fake.script(move |seen| if seen.is_main() { Play::Json(200, body.clone()) } else { Play::Usual });
+            for dialect in dialects() {
+                for streamed in [true, false] {
+                    let what = format!("{} {kind:?} streamed: {streamed} {finish}", dialect.name);
+                    let answer = ask(&proxy, dialect, &whole_or_streamed(chat().user("hi"), streamed)).ok();
+                    assert!(answer.text().contains("The answer is"), "{what}: {}", answer.text());
+                    if streamed {
+                        let read = read(dialect, streamed, &answer);
+                        assert_eq!((read.finish.is_empty(), read.error.is_empty()), (true, false), "{what}");
+                        continue;
+                    }
+                    let body = answer.json();
+                    match dialect.name {
+                        "anthropic" => assert_eq!(body["stop_reason"], Value::Null, "{what}"),
+                        "responses" => {
+                            assert_eq!(
+                                (&body["status"], &body["error"]),
+                                (&json!("incomplete"), &Value::Null),
+                                "{what}"
+                            );
+                            assert_eq!(body["output"][0]["status"], "incomplete", "{what}");
+                        }
+                        "ollama" => {
+                            assert_eq!((&body["done"], body.get("done_reason")), (&json!(false), None), "{what}")
+                        }
+                        _ => assert_ne!(body["choices"][0]["finish_reason"], "stop", "{what}"),
+                    }
+                    let told = answer.header("x-windowsill-warning").unwrap_or_default();
+                    assert!(told.contains("may be cut off"), "{what}: {told}");
+                }
+            }
+        }
+        // Calls that are whole are an end of their own.
+        for (arguments, ends) in [(r#"{"path":"a"}"#, true), (r#"{"path":"a"#, false)] {
+            let body = whole(Value::Null, call(arguments));
+            fake.script(move |seen| if seen.is_main() { Play::Json(200, body.clone()) } else { Play::Usual });
+            for dialect in dialects().filter(|dialect| ends || dialect.name == "anthropic") {
+                let answer = ask(&proxy, dialect, &whole_or_streamed(chat().user("hi").tools(), false)).ok();
+                let told = answer.header("x-windowsill-warning").is_some_and(|told| told.contains("may be cut off"));
+                assert_eq!(told, !ends, "{} {arguments}", dialect.name);
+                if ends && dialect.name != "chat" {
+                    assert_eq!(read(dialect, false, &answer).finish, dialect.ends.1, "{}", dialect.name);
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_call_in_pieces_without_finish_reasons_is_one_whole_call() {
     for finish in ["", "tool_calls", "stop"] {
@@ -379,6 +457,30 @@ fn what_is_no_reply_at_all_is_an_error_where_a_stream_was_asked_for() {
             assert_eq!(answer.status, 502, "{} {content}: {}", dialect.name, answer.text());
             let said = (dialect.error)(&answer.json()).unwrap();
             assert!(said.contains(words), "{} {content}: {said}", dialect.name);
+        }
+    }
+}
+
+/// JSON that is no chat completion is no empty reply. In the words of chat completions it is passed on, as the server alone says it.
+#[test]
+fn json_without_choices_is_no_reply() {
+    for kind in [Kind::LlamaServer, Kind::OpenAi, Kind::Ollama] {
+        let fake = Fake::start(kind, 8192);
+        let proxy = TestProxy::before(&fake);
+        let odd = json!({"note": "maintenance until noon"});
+        for streamed in [true, false] {
+            let play = match (streamed, kind) {
+                (true, Kind::LlamaServer | Kind::OpenAi) => with_200(SSE, &format!("data: {odd}\n\ndata: [DONE]\n\n")),
+                _ => Play::Json(200, odd.clone()),
+            };
+            fake.script(move |seen| if seen.is_main() { play.clone() } else { Play::Usual });
+            for dialect in dialects() {
+                let what = format!("{} {kind:?} streamed: {streamed}", dialect.name);
+                let answer = ask(&proxy, dialect, &whole_or_streamed(chat().user("hi"), streamed));
+                assert!(answer.text().contains("maintenance until noon"), "{what}: {}", answer.text());
+                let passed = dialect.name == "chat" && !streamed && kind != Kind::Ollama;
+                assert_eq!(answer.status, if passed { 200 } else { 502 }, "{what}: {}", answer.text());
+            }
         }
     }
 }

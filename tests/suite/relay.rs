@@ -438,6 +438,43 @@ fn ollama_is_asked_in_its_own_words() {
 }
 
 /// Codex asks with its version and reads `models` of a shape of its own; llama-server's `models` have another one.
+/// An Ollama takes any case of a model's name in `/api/generate`, which goes out as a chat, and in a chat its own alone.
+#[test]
+fn a_models_name_in_another_case_is_found_as_an_ollama_alone_finds_it() {
+    let fake = Fake::start(Kind::Ollama, 4096);
+    fake.script(|seen| match seen.path() == "/api/chat" && seen.json()["model"] != MODEL {
+        true => {
+            Play::Json(404, json!({"error": format!("model '{}' not found", seen.json()["model"].as_str().unwrap())}))
+        }
+        false => Play::Usual,
+    });
+    let proxy = TestProxy::with(&[fake.url()], "[window]\nnum_ctx = 4096\n");
+    let chats =
+        || fake.all().into_iter().filter(|seen| seen.path() == "/api/chat" && seen.json()["model"] != MODEL).count();
+    for stream in [false, true] {
+        for (path, body) in [
+            ("/api/generate", json!({"prompt": "hi"})),
+            ("/api/chat", json!({"messages": [{"role": "user", "content": "hi"}]})),
+            ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "hi"}]})),
+            ("/v1/messages", json!({"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]})),
+            ("/v1/responses", json!({"input": "hi"})),
+        ] {
+            for name in ["TEST-Model", "Test-Model:latest"] {
+                let mut body = body.clone();
+                (body["model"], body["stream"]) = (json!(name), json!(stream));
+                let answer = proxy.post(path, &[], body.to_string().as_bytes()).ok();
+                assert!(answer.text().contains("Done; what is next?"), "{path} {name}: {}", answer.text());
+                assert_eq!(fake.last().json()["model"], MODEL, "{path} {name}");
+            }
+        }
+    }
+    // Each name was looked up once.
+    assert_eq!(chats(), 2);
+    // What there is none of stays unknown.
+    let body = json!({"model": "another", "prompt": "hi", "stream": false});
+    assert_eq!(proxy.post("/api/generate", &[], body.to_string().as_bytes()).status, 404);
+}
+
 #[test]
 fn a_list_of_models_is_one_that_its_client_reads() {
     let beside = json!([{"name": "m.gguf", "model": "m.gguf", "capabilities": ["completion"]}]);

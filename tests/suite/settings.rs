@@ -2,6 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
+use super::dialects::{ask, whole_or_streamed};
+use super::inside::{dialects, read};
+use super::support::script::{stream as said_stream, tools_of, whole_reply};
 use super::support::*;
 
 const WINDOW: u32 = 8192;
@@ -359,4 +362,95 @@ fn what_is_set_is_planned_with() {
     // Passed through untouched means untouched.
     proxy.post("/v1/chat/completions", &[("x-windowsill", "off")], body.to_string().as_bytes()).ok();
     assert_eq!(fake.last().json(), body);
+}
+
+/// Two names that begin alike, one with dots, and one that every server takes.
+fn long_names() -> [String; 4] {
+    let long = |end: &str| format!("mcp__{}__{end}", "continuous_integration".repeat(3));
+    [long("read_the_log"), long("read_the_logs"), "ci.jobs.list".into(), "run".into()]
+}
+
+/// A server that takes names of 64 characters, letters, digits, `_` and `-`, and calls its first tool.
+fn takes_short_names(fake: &Fake, words: &'static str, write: usize) {
+    fake.script(move |seen| {
+        if !seen.is_main() {
+            return Play::Usual;
+        }
+        let calls = seen.messages().into_iter().flat_map(|m| m["tool_calls"].as_array().cloned().unwrap_or_default());
+        let called = calls.map(|call| call["function"]["name"].as_str().unwrap().to_owned());
+        let usual = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        let all: Vec<String> = tools_of(seen).into_iter().chain(called).collect();
+        if let Some(name) = all.iter().find(|name| name.len() > 64 || !name.chars().all(usual)) {
+            return Play::Json(
+                400,
+                json!({"error": {"message": words.replace("NAME", name), "type": "invalid_request_error"}}),
+            );
+        }
+        let call = [("c9", tools_of(seen)[0].clone(), "{\"path\":\"a\"}".to_owned())];
+        if seen.json()["stream"] != true {
+            return Play::Json(200, whole_reply(seen, 0, "", &call));
+        }
+        let text = said_stream(seen, 0, "", &call);
+        let mut pieces = vec![sse_head()];
+        pieces.extend(text.as_bytes().chunks(write).map(chunk));
+        pieces.push(b"0\r\n\r\n".to_vec());
+        Play::Pieces(pieces)
+    });
+}
+
+/// Names of tools go out as they are, until a server refuses one; then they are short ones, and calls come back as ever.
+#[test]
+fn names_that_a_server_refuses_are_shortened_and_restored_in_calls() {
+    let names = long_names();
+    let tools: Value = names.iter().map(|name| tool(name)).collect();
+    let request = || {
+        chat()
+            .user("hi")
+            .with("tools", tools.clone())
+            .call("c1", &names[1], json!({"path": "b"}))
+            .result("c1", "x")
+            .call("c2", &names[2], json!({"path": "c"}))
+            .result("c2", "y")
+    };
+    for (kind, words) in [
+        (
+            Kind::Vllm,
+            "Function name was NAME but must be a-z, A-Z, 0-9, or contain underscores and dashes, with a maximum length of 64.",
+        ),
+        (
+            Kind::OpenAi,
+            "Invalid 'tools[20].function.name': string too long. Expected a string with maximum length 64, but got NAME instead.",
+        ),
+        (
+            Kind::OpenAi,
+            "Invalid 'tools[0].function.name': string does not match pattern. Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'.",
+        ),
+        (Kind::LlamaServer, "tools.0.custom.name: String should have at most 64 characters"),
+    ] {
+        for dialect in dialects() {
+            for streamed in [false, true] {
+                let fake = Fake::start(kind, WINDOW);
+                let proxy = TestProxy::before(&fake);
+                takes_short_names(&fake, words, 7);
+                let what = format!("{} {kind:?} streamed: {streamed} {words}", dialect.name);
+                for first in [true, false] {
+                    fake.clear();
+                    let answer = ask(&proxy, dialect, &whole_or_streamed(request(), streamed)).ok();
+                    let read = read(dialect, streamed, &answer);
+                    assert_eq!(read.calls, [(names[0].clone(), json!({"path": "a"}))], "{what}");
+                    let sent = tools_of(&fake.last());
+                    let unique: std::collections::BTreeSet<&String> = sent.iter().collect();
+                    assert_eq!((sent.len(), unique.len(), sent[3].as_str()), (4, 4, "run"), "{what}: {sent:?}");
+                    assert_eq!(fake.count() == 1, !first, "{what}: from then on it is known");
+                }
+            }
+        }
+    }
+    // A server that takes them gets them, but for a Responses request, whose functions have such names at OpenAI.
+    let fake = Fake::start(Kind::LlamaServer, WINDOW);
+    let proxy = TestProxy::before(&fake);
+    for dialect in dialects().filter(|dialect| dialect.name != "responses") {
+        ask(&proxy, dialect, &request()).ok();
+        assert_eq!(tools_of(&fake.last()), names, "{}", dialect.name);
+    }
 }

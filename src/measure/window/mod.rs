@@ -243,6 +243,8 @@ impl Windows {
         }
         match self.ask(upstream, model, num_ctx, goal, loads).await {
             Ok((loaded, goal)) => {
+                // What the server calls the model may be known by now.
+                let key = self::key(upstream, model);
                 let mut entries = self.entries.lock();
                 let before = entries.remove(&key).unwrap_or_default();
                 let same = before.loaded.identity == loaded.identity;

@@ -318,7 +318,11 @@ pub(super) async fn told_after(
         Err(source) => return Err(Error::Internal { doing: "read the reply", source }),
     };
     let text = String::from_utf8_lossy(&bytes);
-    let said = aside::once(text.len(), || Said::read(&text));
+    let said = aside::once(text.len(), || {
+        let value: Value = serde_json::from_str(&text).ok()?;
+        // What has no choices is no reply, whatever it is.
+        value.pointer("/choices/0").and_then(|_| Said::of(&value))
+    });
     let out = if !parts.status.is_success() {
         dialect.error(parts.status.as_u16(), &failure(parts.status, &text), &request_id(&head.id))
     } else if let Some(mut said) = said.filter(|said| said.error.is_none()) {

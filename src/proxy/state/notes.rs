@@ -12,7 +12,7 @@ use crate::wire::openai_chat::Request;
 
 /// What is believed of a request's model is kept under this key.
 pub(in crate::proxy) fn key(_app: &App, upstream: &Upstream, request: &Request) -> ModelKey {
-    ModelKey::new(upstream.name(), &request.model)
+    ModelKey::new(upstream.name(), &upstream.canonical(&request.model))
 }
 
 /// Records an event of a conversation, when there is time.

@@ -80,7 +80,7 @@ pub(in crate::proxy) fn account(
         app.metrics.prefix(prefix.tokens, prefix.because.map(|b| (b.as_str(), prefix.lost)));
     }
     let mut events = vec![usage_event(&upstream, &prepared, reported, end, started)];
-    events.extend(mismatch_event(&prepared));
+    events.extend(mismatch_event(&upstream, &prepared));
     events.extend(doubted.map(|tokens| doubted_event(&prepared, tokens)));
     let counted = outcome.counted().filter(|n| *n > 0);
     let far_below = counted.is_some_and(|n| !prepared.is_plausible(n));
@@ -216,9 +216,10 @@ fn dropped_event(prepared: &Prepared, exact: Tokens) -> Event {
 }
 
 /// That the server counts otherwise than the model's own vocabulary: told once.
-fn mismatch_event(prepared: &Prepared) -> Option<Event> {
+fn mismatch_event(upstream: &Upstream, prepared: &Prepared) -> Option<Event> {
     let (own, theirs) = prepared.own.as_ref()?.take_mismatch()?;
-    let data = json!({"own_tokens": own, "server_tokens": theirs, "model": prepared.request.model});
+    let data =
+        json!({"own_tokens": own, "server_tokens": theirs, "model": upstream.canonical(&prepared.request.model)});
     Some(event(prepared, "count_mismatch", data))
 }
 

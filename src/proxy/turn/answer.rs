@@ -26,7 +26,10 @@ use crate::proxy::{App, Error, aside};
 use crate::upstream::event::{Content, Event};
 use crate::upstream::{Reply, Upstream};
 use crate::usage::Reported;
-use crate::wire::reply::said;
+use crate::wire::reply::{breaks_off, said};
+
+/// What a client is told of a whole reply that does not say why it ended. Chat completions have no word for it.
+const BROKE_OFF: &str = "the server does not say why the reply ended: it may be cut off";
 
 /// Passes a reply on. It is accounted for at its end, however that comes.
 pub(super) async fn relay(
@@ -54,7 +57,13 @@ pub(super) async fn relay(
             }
             (bytes, None) => {
                 headers.remove(CONTENT_LENGTH);
-                Answer::Body(relay::full(if ok { passed.whole(bytes, &mut status).await? } else { bytes }))
+                let bytes = if ok { passed.whole(bytes, &mut status).await? } else { bytes };
+                if ok
+                    && aside::once(bytes.len(), || serde_json::from_slice(&bytes).is_ok_and(|whole| breaks_off(&whole)))
+                {
+                    headers::warn(&mut headers, &[BROKE_OFF.to_owned()]);
+                }
+                Answer::Body(relay::full(bytes))
             }
         }
     };

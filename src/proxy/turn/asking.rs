@@ -122,7 +122,7 @@ pub(in crate::proxy) async fn read_for(
     reader: &Reader,
     patience: Duration,
 ) -> Answered {
-    let key = ModelKey::new(reader.upstream.name(), &reader.model);
+    let key = ModelKey::new(reader.upstream.name(), &reader.upstream.canonical(&reader.model));
     let count = |text: &str| app.measure.count(&key, text);
     // A tenth is left for what the estimate may miss.
     let budget = (reader.window / 10 * 9).saturating_sub(WRITES + AROUND + count(asked)).clamp(64, PART);
@@ -153,7 +153,8 @@ async fn put(app: &App, conversation: &str, reader: &Reader, part: &Part, asked:
     // The client of the conversation said how long its model is to stay in memory.
     let kept = app.lives.with(conversation, |live| {
         let own = live.prompt.model.as_ref()?;
-        live.prompt.keep_alive.clone().filter(|_| own.model == reader.model && own.upstream == reader.upstream.name())
+        let same = own.model == reader.upstream.canonical(&reader.model) && own.upstream == reader.upstream.name();
+        live.prompt.keep_alive.clone().filter(|_| same)
     });
     if let Some(keep_alive) = kept.and_then(|kept| serde_json::from_str(&kept).ok()) {
         body["keep_alive"] = keep_alive;

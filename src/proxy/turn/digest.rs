@@ -185,7 +185,7 @@ async fn digest_of(app: &App, wanted: &Wanted, limit: Duration) -> Answer {
         }
     };
     let path = app.store.result_path(&id).display().to_string();
-    let (own, theirs) = (wanted.own.clone(), ModelKey::new(other.name(), model));
+    let (own, theirs) = (wanted.own.clone(), ModelKey::new(other.name(), &other.canonical(model)));
     let count = |text: &str| app.measure.count(&own, text);
     let count_theirs = |text: &str| app.measure.count(&theirs, text);
     let window = match tokio::time::timeout(limit, window_of(app, other, model)).await {

@@ -48,6 +48,9 @@ async fn first_words(mut reply: Reply) -> Reply {
     let mut held: Vec<Event> = Vec::new();
     loop {
         match events.next().await {
+            Some(Ok(event)) if event.says == Says::Done && held.iter().any(is_no_reply) => {
+                return refusal(reply, &nothing_said(&held));
+            }
             Some(Ok(event)) => {
                 let first = first(&event);
                 if event.says != Says::Nothing || held.len() < COMMENTS {
@@ -88,11 +91,17 @@ fn first(event: &Event) -> First {
     if choices.iter().any(says) || told { First::Reply } else { First::Nothing }
 }
 
+/// Whether an event is JSON that belongs to no reply.
+fn is_no_reply(event: &Event) -> bool {
+    matches!(&event.says, Says::Chunk(value) if value.get("choices").is_none_or(|choices| !choices.is_array()))
+}
+
 /// The error of a stream that ended before it said anything.
 fn nothing_said(held: &[Event]) -> Value {
     let words: String = held
         .iter()
-        .filter(|event| !event.raw.starts_with(b":") && matches!(event.says, Says::Nothing | Says::Other))
+        .filter(|event| !event.raw.starts_with(b":"))
+        .filter(|event| matches!(event.says, Says::Nothing | Says::Other) || is_no_reply(event))
         .map(|event| String::from_utf8_lossy(&event.raw).into_owned())
         .collect();
     match words.trim() {
@@ -100,7 +109,7 @@ fn nothing_said(held: &[Event]) -> Value {
             "upstream_died",
             "the inference server ended the stream before the reply was complete",
         ),
-        words => no_reply(words),
+        words => serde_json::from_str(words).ok().as_ref().and_then(reply::error_in).unwrap_or_else(|| no_reply(words)),
     }
 }
 

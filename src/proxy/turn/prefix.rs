@@ -22,7 +22,7 @@ pub(in crate::proxy) fn note_sent(app: &App, upstream: &Upstream, prepared: &Pre
         // Another model's cache holds nothing of it.
         let last = live.prompt.sent.as_ref().filter(|_| prepared.history.switched.is_none());
         let prefix = last.map(|last| compare(last, &now));
-        let model = prepared.request.model.clone();
+        let model = upstream.canonical(&prepared.request.model);
         live.prompt.model = Some(Switched { model, upstream: upstream.name().to_owned() });
         let own = now.client.get(1..).unwrap_or_default();
         let known = prepared.history.located.as_ref().map_or(0, |l| l.depth);

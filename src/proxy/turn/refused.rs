@@ -138,7 +138,7 @@ pub(in crate::proxy) fn learned(
     if let Some(window) = refusal.window.filter(|w| *w > 0) {
         // What the request says itself holds for this request alone.
         if !refused.echoed && app.measure.windows.learn(upstream, &prepared.request.model, window, refused.coded) {
-            note_window(app, prepared, window);
+            note_window(app, upstream, prepared, window);
         }
     } else if prepared.window.tokens.is_none() && refusal.prompt.is_none() {
         // Nothing is known of the window and nothing was said: guessing would cut blindly.
@@ -252,12 +252,12 @@ pub(in crate::proxy) async fn slot_of(app: &App, upstream: &Upstream, prepared: 
 }
 
 /// Notes that the window is another than it was taken for.
-pub(in crate::proxy) fn note_window(app: &App, prepared: &Prepared, window: Tokens) {
+pub(in crate::proxy) fn note_window(app: &App, upstream: &Upstream, prepared: &Prepared, window: Tokens) {
     let event = Event {
         now_ms: now_ms(),
         conversation: Some(prepared.id.clone()),
         kind: "window_changed".into(),
-        data: json!({"model": prepared.request.model, "was": prepared.window.tokens, "window": window, "source": "learned from a refusal"}),
+        data: json!({"model": upstream.canonical(&prepared.request.model), "was": prepared.window.tokens, "window": window, "source": "learned from a refusal"}),
     };
     if let Err(e) = app.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
         debug!(error = %e, "an event was not recorded");

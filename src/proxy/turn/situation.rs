@@ -222,7 +222,7 @@ pub(in crate::proxy) fn plainness_of(app: &App, id: &str, upstream: &Upstream, m
 
 /// A model of a server.
 pub(in crate::proxy) fn asked(_app: &App, upstream: &Upstream, model: &str) -> Switched {
-    Switched { model: model.to_owned(), upstream: upstream.name().to_owned() }
+    Switched { model: upstream.canonical(model), upstream: upstream.name().to_owned() }
 }
 
 /// The policy of a recorded conversation: by the profile and the task that its last request went by.

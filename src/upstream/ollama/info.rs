@@ -29,6 +29,12 @@ pub(super) fn size(tags: &Value, model: &str) -> Option<u64> {
     listed(tags, model)?["size"].as_u64()
 }
 
+/// How a model is spelled in the list of models.
+pub(super) fn name(tags: &Value, model: &str) -> Option<String> {
+    let entry = listed(tags, model)?;
+    entry["model"].as_str().or_else(|| entry["name"].as_str()).map(str::to_owned)
+}
+
 pub(super) fn is_listed(ps: &Value, model: &str) -> bool {
     listed(ps, model).is_some()
 }

@@ -15,11 +15,13 @@ use serde_json::{Value, json};
 use super::error::Error;
 use super::event::{Content, Event};
 use super::link::{ERROR_BODY, Link, Reply, strip_for_client};
+use super::names::Names;
 use super::ndjson::{Documents, LINE_LIMIT, Lines};
 use super::overflow::status_behind_200;
 use super::settings::{self, Effort, Settings};
 use super::unique::{unique, unix_seconds};
 use super::{ASK_LIMIT, ChatOptions, DESCRIBE_LIMIT, LOAD_LIMIT, Loaded, ModelInfo};
+use crate::wire::json as spelling;
 
 pub use describe::{Described, DescribedTensor};
 pub(super) use info::canonical;
@@ -73,16 +75,41 @@ pub(super) async fn described_in_short(link: &Link, model: &str) -> Result<(Byte
     Ok((show?, size))
 }
 
-pub(super) async fn load(link: &Link, model: &str, num_ctx: Option<u32>) -> Result<(), Error> {
-    let mut ask = json!({ "model": model, "messages": [], "stream": false });
+pub(super) async fn load(link: &Link, model: &str, num_ctx: Option<u32>, names: &Names) -> Result<(), Error> {
+    let mut ask = json!({ "model": names.of(model), "messages": [], "stream": false });
     if let Some(num_ctx) = num_ctx {
         ask["options"] = json!({ "num_ctx": num_ctx });
     }
-    let answer = link.post("/api/chat", ask.to_string(), LOAD_LIMIT).await?;
+    let answer = match link.post("/api/chat", ask.to_string(), LOAD_LIMIT).await {
+        Err(Error::Status { status: StatusCode::NOT_FOUND, .. }) if spelled(link, model, names).await => {
+            ask["model"] = names.of(model).into();
+            link.post("/api/chat", ask.to_string(), LOAD_LIMIT).await?
+        }
+        answer => answer?,
+    };
     match answer["error"].as_str() {
         Some(_) => Err(link.protocol("said 200 to loading a model, and then an error")),
         None => Ok(()),
     }
+}
+
+/// Looks up how a model is spelled that a chat did not find, and notes it; whether that is another spelling. An Ollama of before
+/// 2026 takes any case of a name in `/api/generate` and `/api/show`, and its own alone in `/api/chat` (seen on 0.13.5).
+async fn spelled(link: &Link, model: &str, names: &Names) -> bool {
+    let Ok(tags) = link.get("/api/tags", ASK_LIMIT).await else { return false };
+    let Some(name) = info::name(&tags, model).filter(|name| *name != names.of(model)) else { return false };
+    names.add(model, &name);
+    true
+}
+
+/// A request for a model as its server spells it.
+fn renamed(body: &Bytes, model: &str, names: &Names) -> Bytes {
+    let name = names.of(model);
+    if name == model {
+        return body.clone();
+    }
+    let text = String::from_utf8_lossy(body);
+    spelling::with_fields(&text, &[("model", Some(&spelling::quote(&name)))]).unwrap_or_else(|_| body.clone())
 }
 
 /// Has a model given up: a request without messages that keeps it for no time (docs/api.md, "Unload a model").
@@ -98,12 +125,13 @@ pub(super) async fn chat(
     mut headers: HeaderMap,
     body: Bytes,
     options: ChatOptions,
-    settings: &Settings,
+    (settings, names): (&Settings, &Names),
 ) -> Result<Reply, Error> {
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let model = settings::model_of(&body).await;
     let known = settings.of(&canonical(&model));
     let mut effort = known.effort.clone();
+    let mut body = renamed(&body, &model, names);
     let (wanted, changed, response) = loop {
         let asked = match put(link, &body, options, effort.clone()).await? {
             Ok(asked) => asked,
@@ -116,12 +144,16 @@ pub(super) async fn chat(
         if status.as_u16() < 400 {
             break (asked.reply, asked.changed, response);
         }
-        let body = link.read_start(response, ERROR_BODY).await?;
-        match effort.of_ollama(&body, level.as_deref()).filter(|_| thinks) {
+        let refusal = link.read_start(response, ERROR_BODY).await?;
+        if status == StatusCode::NOT_FOUND && spelled(link, &model, names).await {
+            body = renamed(&body, &model, names);
+            continue;
+        }
+        match effort.of_ollama(&refusal, level.as_deref()).filter(|_| thinks) {
             Some(less) => effort = less,
             None => {
-                let status = response::blamed(status, &body);
-                return Ok(Reply::json(status, said, response::error(status.as_u16(), &body)));
+                let status = response::blamed(status, &refusal);
+                return Ok(Reply::json(status, said, response::error(status.as_u16(), &refusal)));
             }
         }
     };

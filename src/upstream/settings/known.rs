@@ -6,6 +6,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 
 use crate::wire::json::{self, Fields};
+use crate::wire::names::{self as tool_names, Names};
 
 /// How much effort a model may be asked for, weakest first. Servers know some of these.
 const LEVELS: [&str; 8] = ["none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra"];
@@ -147,6 +148,8 @@ pub(in crate::upstream) struct Known {
     without: Vec<String>,
     /// Fields of a message that it refuses.
     unspoken: Vec<String>,
+    /// The longest name of a tool that it takes, where it refused one (bytes).
+    names: Option<usize>,
 }
 
 /// A request as a server takes it.
@@ -155,6 +158,8 @@ pub(super) struct Spoken {
     pub(super) body: Bytes,
     /// What became of its settings, in words.
     pub(super) told: Vec<String>,
+    /// The names of tools that are to be put back into the reply.
+    pub(super) names: Names,
 }
 
 impl Known {
@@ -190,6 +195,20 @@ impl Known {
             fields.get("messages").into_iter().flat_map(unusual).for_each(|name| add(&mut known.unspoken, &name));
         }
         (known != *self).then_some(known)
+    }
+
+    /// The same after a refusal of a tool's name; `None` where it is about something else.
+    pub(super) fn after_names(&self, refusal: &[u8], sent: &str) -> Option<Known> {
+        let text = String::from_utf8_lossy(refusal).to_lowercase();
+        if !text.contains("name") || !OF_NAMES.iter().any(|words| text.contains(words)) {
+            return None;
+        }
+        let fields = Fields::read(sent).ok()?;
+        // A longer one is the longest by its own word, or the server takes fewer characters.
+        let most = tool_names::longest_refused(&fields, 0).and_then(|longest| said_limit(&text, longest));
+        let most = most.unwrap_or(tool_names::LONGEST).min(self.names.unwrap_or(usize::MAX));
+        let refused = tool_names::longest_refused(&fields, most).is_some();
+        refused.then(|| Known { names: Some(most), ..self.clone() })
     }
 
     /// What a refusal says of the efforts that a request asks for.
@@ -237,14 +256,48 @@ impl Known {
             changes.push(("messages", Some(messages)));
             told.push(format!("{} of messages is left out: the server refuses it", self.unspoken.join(", ")));
         }
-        if changes.is_empty() {
-            return None;
-        }
         told.dedup();
         let changes: Vec<(&str, Option<&str>)> =
             changes.iter().map(|(name, value)| (*name, value.as_deref())).collect();
-        Some(Spoken { body: json::with_fields(body, &changes).ok()?, told })
+        let changed = if changes.is_empty() { None } else { Some(json::with_fields(body, &changes).ok()?) };
+        let text = changed.as_deref().map_or(Cow::Borrowed(body), String::from_utf8_lossy);
+        if let Some((body, names)) = self.names.and_then(|most| tool_names::shortened(&text, most)) {
+            told.push("names of tools are shortened: the server takes no longer ones".into());
+            return Some(Spoken { body, told, names });
+        }
+        Some(Spoken { body: changed?, told, names: Names::default() })
     }
+}
+
+/// How servers speak of a name that is too long, or has other characters than they take (in small letters).
+const OF_NAMES: [&str; 10] = [
+    "maximum length",
+    "max length",
+    "max_length",
+    "at most",
+    "too long",
+    "longer than",
+    "characters",
+    "pattern",
+    "a-z",
+    "invalid function name",
+];
+
+/// The limit of names that a refusal says; none that the longest name keeps to.
+fn said_limit(refusal: &str, longest: usize) -> Option<usize> {
+    let words = ["length", "most", "than", "limit", "max", "exceed", "{1,", "{0,"];
+    let mut at = 0;
+    while let Some(start) = refusal[at..].find(|c: char| c.is_ascii_digit()).map(|start| at + start) {
+        let end = refusal[start..].find(|c: char| !c.is_ascii_digit()).map_or(refusal.len(), |end| start + end);
+        let before: String = refusal[..start].chars().rev().take(16).collect::<Vec<_>>().into_iter().rev().collect();
+        let number = refusal[start..end].parse::<usize>().ok();
+        let number = number.filter(|n| (16..=256).contains(n) && *n < longest);
+        if number.is_some() && words.iter().any(|word| before.contains(word)) {
+            return number;
+        }
+        at = end;
+    }
+    None
 }
 
 fn add(to: &mut Vec<String>, name: &str) {

@@ -7,7 +7,9 @@ use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use futures_util::StreamExt as _;
+use futures_util::future::ready;
+use futures_util::{StreamExt as _, stream};
+use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use lru::LruCache;
 use parking_lot::Mutex;
@@ -19,6 +21,7 @@ use super::link::{ERROR_BODY, Reply};
 use super::overflow::overflow;
 use super::{ChatOptions, Kind, Upstream, llama_server};
 use crate::wire::json::Fields;
+use crate::wire::names::Names;
 use known::Spoken;
 pub(super) use known::{Effort, Known, Say};
 
@@ -123,9 +126,12 @@ impl Upstream {
         }
         let mut last: Option<Bytes> = None;
         for _ in 0..TRIES {
-            let Spoken { body: sent, told } = spoken(&known, body).await;
+            let Spoken { body: sent, told, names } = spoken(&known, body).await;
             let mut reply = self.forward(Method::POST, path, headers.clone(), dressed(kind, &sent, options)).await?;
             tell(&mut reply.headers, &told);
+            if reply.status.is_success() {
+                reply = restored(reply, &names);
+            }
             let refusal = match may_be_a_setting(reply.status) {
                 true => refusal(&mut reply).await,
                 false => None,
@@ -137,19 +143,22 @@ impl Upstream {
                 self.settings.note(&model_of(body).await, known.clone());
             }
             let Some(refusal) = refusal else { return Ok(reply) };
-            if overflow(reply.status.as_u16(), &refusal).is_some() {
-                return Ok(reply);
-            }
+            let too_long = overflow(reply.status.as_u16(), &refusal).is_some();
             let (before, said) = (known.clone(), refusal.clone());
-            let learn = move || before.after(&said, std::str::from_utf8(&sent).ok()?, options.translated);
+            let learn = move || {
+                let sent = std::str::from_utf8(&sent).ok()?;
+                let others = || before.after(&said, sent, options.translated).filter(|_| !too_long);
+                before.after_names(&said, sent).or_else(others)
+            };
             match aside(body.len(), learn).await.flatten() {
                 Some(more) => known = more,
                 None => return Ok(reply),
             }
             last = Some(refusal);
         }
-        let Spoken { body: sent, .. } = spoken(&known, body).await;
-        self.forward(Method::POST, path, headers.clone(), dressed(kind, &sent, options)).await
+        let Spoken { body: sent, names, .. } = spoken(&known, body).await;
+        let reply = self.forward(Method::POST, path, headers.clone(), dressed(kind, &sent, options)).await?;
+        Ok(restored(reply, &names))
     }
 }
 
@@ -162,7 +171,27 @@ async fn spoken(known: &Known, body: &Bytes) -> Spoken {
             return spoken;
         }
     }
-    Spoken { body: body.clone(), told: Vec::new() }
+    Spoken { body: body.clone(), told: Vec::new(), names: Names::default() }
+}
+
+/// The reply with the client's names of tools in it.
+fn restored(mut reply: Reply, names: &Names) -> Reply {
+    if *names == Names::default() {
+        return reply;
+    }
+    reply.headers.remove(CONTENT_LENGTH);
+    let body = std::mem::replace(&mut reply.body, Content::empty());
+    let pieces = stream::unfold(Some((body, names.restorer())), async |state| {
+        let (mut body, mut restorer) = state?;
+        Some(match body.next().await {
+            Some(Ok(bytes)) => (Ok(restorer.push(&bytes)), Some((body, restorer))),
+            Some(Err(error)) => (Err(error), None),
+            None => (Ok(restorer.finish()), None),
+        })
+    });
+    reply.body =
+        Content::Bytes(pieces.filter(|piece| ready(piece.as_ref().map_or(true, |bytes| !bytes.is_empty()))).boxed());
+    reply
 }
 
 /// The request with what only llama-server is asked.

@@ -9,31 +9,64 @@ const DEPTH: usize = 4;
 /// What a server said, at most (bytes): an error's text is for people.
 const LONGEST: usize = 4096;
 
+/// Where errors have their words, the plainest first.
+const WORDS: [&str; 13] = [
+    "message",
+    "detail",
+    "msg",
+    "error",
+    "error_message",
+    "title",
+    "reason",
+    "errors",
+    "fault",
+    "faultstring",
+    "base_resp",
+    "status_msg",
+    "description",
+];
+
 /// How a reply of ours ends that holds a brief and nothing else.
 pub const COMPACTION: &str = "windowsill_compaction";
+
+/// How a reply ends that came whole without a word of why it ended: nothing says that it is all of it.
+pub const BROKEN_OFF: &str = "windowsill_broken_off";
 
 /// The error that a server's answer is, or an event of its stream, as an `error` object in OpenAI's shape: it has a `message`
 /// in the server's words. `None` for a reply and a part of one.
 pub fn error_in(value: &Value) -> Option<Value> {
+    // Google's API wraps its errors so.
+    if let Some([only]) = value.as_array().map(Vec::as_slice) {
+        return only.is_object().then(|| error_in(only)).flatten();
+    }
     let fields = value.as_object()?;
-    let said = |key: &str| fields.get(key).filter(|v| says(v));
-    let replies = fields.get("choices").and_then(Value::as_array).is_some_and(|all| !all.is_empty());
-    if let Some(error) = said("error") {
+    if let Some(error) = fields.get("error").filter(|error| says(error)) {
         return Some(shaped(error, fields, DEPTH));
     }
-    if replies {
-        return None;
+    let choices = fields.get("choices").and_then(Value::as_array).filter(|all| !all.is_empty());
+    if let Some(choices) = choices {
+        let error = choices.iter().find_map(|choice| choice.get("error").filter(|error| says(error)))?;
+        return Some(shaped(error, &Map::new(), DEPTH));
     }
-    // SGLang and older vLLMs do without the envelope.
-    let calls_itself_one =
-        ["object", "type", "status"].iter().any(|key| fields.get(*key).is_some_and(|v| v == "error"));
-    // FastAPI's own errors.
-    let is_detail = said("detail").is_some();
-    let is_status = said("message").is_some_and(Value::is_string) && status_of(value).is_some();
     if fields.len() == 1 && fields.get("error").is_some_and(|e| !e.is_null()) {
         return Some(made("", None));
     }
-    (calls_itself_one || is_detail || is_status).then(|| shaped(value, &Map::new(), DEPTH))
+    is_error(value, fields).then(|| shaped(value, &Map::new(), DEPTH))
+}
+
+/// Whether an answer without choices and without `error` is one all the same.
+fn is_error(value: &Value, fields: &Map<String, Value>) -> bool {
+    let is = |key: &str, word: &Value| fields.get(key).is_some_and(|v| v == word);
+    // SGLang and older vLLMs do without the envelope.
+    let calls_itself_one = ["object", "type", "status"].iter().any(|key| is(key, &"error".into()))
+        || is("status", &"failed".into())
+        || ["success", "ok"].iter().any(|key| is(key, &false.into()));
+    // FastAPI's own errors, those of GraphQL's kind, and of gateways.
+    let has_one = ["detail", "errors", "fault"].iter().any(|key| fields.get(*key).is_some_and(says));
+    let words = ["message", "msg"].iter().any(|key| fields.get(*key).is_some_and(|v| v.is_string() && says(v)));
+    // MiniMax.
+    let failed = fields.get("base_resp").and_then(|told| told.get("status_code")).is_some_and(|code| code != 0);
+    calls_itself_one || has_one || failed || words && status_of(value).is_some()
 }
 
 /// The error of an event that calls itself one, whatever its data is.
@@ -85,8 +118,7 @@ fn shaped(error: &Value, around: &Map<String, Value>, depth: usize) -> Value {
             _ => made(text, Some(around)),
         },
         Value::Object(fields) => {
-            let text = ["message", "detail", "msg", "error", "error_message", "title", "reason"];
-            let words = text.iter().find_map(|key| fields.get(*key).filter(|v| says(v)));
+            let words = WORDS.iter().find_map(|key| fields.get(*key).filter(|v| says(v)));
             match words {
                 Some(Value::String(words)) if fields.get("message").is_some_and(|m| m == words.as_str()) => {
                     let mut out = Value::Object(fields.clone());
@@ -166,11 +198,40 @@ pub fn is_failure(finish: &str) -> bool {
 
 /// Whether this is a whole reply: its first choice has a `message`, and no `delta`.
 pub fn is_whole(value: &Value) -> bool {
-    let choice = value.pointer("/choices/0");
-    choice.is_some_and(|c| c.get("message").is_some_and(Value::is_object) && c.get("delta").is_none())
+    value.pointer("/choices/0").is_some_and(came_whole)
 }
 
-/// A whole reply as the chunks of a stream: what each choice says, why it ends, and what it cost.
+/// Whether a choice came whole.
+pub fn came_whole(choice: &Value) -> bool {
+    choice.get("message").is_some_and(Value::is_object) && choice.get("delta").is_none()
+}
+
+/// Why a choice that came whole ended. Where it does not say so, calls that are whole are an end of their own; `None`: it broke
+/// off, as far as anybody can tell.
+pub fn end_of(choice: &Value) -> Option<&str> {
+    let calls = || {
+        let calls = choice.pointer("/message/tool_calls")?.as_array().filter(|calls| !calls.is_empty())?;
+        calls.iter().all(is_whole_call).then_some("tool_calls")
+    };
+    finish_of(choice).or_else(calls)
+}
+
+/// Whether the arguments of a call are an object, so that nothing can follow.
+fn is_whole_call(call: &Value) -> bool {
+    match call.pointer("/function/arguments") {
+        Some(Value::String(text)) => serde_json::from_str::<Map<String, Value>>(text).is_ok(),
+        Some(arguments) => arguments.is_object(),
+        None => false,
+    }
+}
+
+/// Whether a whole reply says that it broke off, or does not say why it ended.
+pub fn breaks_off(whole: &Value) -> bool {
+    let first = whole.pointer("/choices/0").filter(|choice| came_whole(choice));
+    first.is_some_and(|choice| end_of(choice).is_none_or(is_failure))
+}
+
+/// A whole reply as the chunks of a stream: what each choice says, why it ends as far as it says so, and what it cost.
 pub fn chunks(whole: &Value) -> Vec<Value> {
     let mut head = whole.as_object().cloned().unwrap_or_default();
     for key in ["choices", "usage", "timings"] {
@@ -193,14 +254,13 @@ pub fn chunks(whole: &Value) -> Vec<Value> {
                 call["index"] = nth.into();
             }
         }
-        let finish = finish_of(choice).map(str::to_owned);
-        let usual = if called(&delta) { "tool_calls" } else { "stop" };
         said.insert("index".into(), index.clone());
         said.insert("delta".into(), delta);
         said.insert("finish_reason".into(), Value::Null);
         out.push(Value::Object(chunk(json!([said]))));
-        let finish = finish.unwrap_or_else(|| usual.into());
-        out.push(Value::Object(chunk(json!([{"index": index, "delta": {}, "finish_reason": finish}]))));
+        if let Some(finish) = end_of(choice) {
+            out.push(Value::Object(chunk(json!([{"index": index, "delta": {}, "finish_reason": finish}]))));
+        }
     }
     let mut cost = chunk(json!([]));
     let figures = ["usage", "timings"].iter().filter_map(|key| Some((*key, whole.get(*key).filter(|v| says(v))?)));
@@ -210,11 +270,6 @@ pub fn chunks(whole: &Value) -> Vec<Value> {
         out.push(cost.into());
     }
     out
-}
-
-/// Whether a message or a delta has calls.
-fn called(message: &Value) -> bool {
-    message.get("tool_calls").and_then(Value::as_array).is_some_and(|calls| !calls.is_empty())
 }
 
 /// Whether a choice of a chunk says anything that belongs to the reply: a role alone does not.
@@ -411,6 +466,14 @@ mod tests {
             json!({"detail": words}),
             json!({"detail": [{"loc": ["body"], "msg": words}]}),
             json!({"message": words, "status": 503}),
+            json!({"msg": words, "code": 500, "data": null}),
+            json!({"errors": [{"message": words}]}),
+            json!({"success": false, "message": words}),
+            json!({"status": "failed", "reason": words}),
+            json!({"fault": {"faultstring": words}}),
+            json!({"base_resp": {"status_code": 1004, "status_msg": words}, "choices": null}),
+            json!({"choices": [{"index": 0, "error": {"code": 502, "message": words}, "message": {"content": ""}}]}),
+            json!([{"error": {"code": 503, "message": words}}]),
             json!({"choices": [{"delta": {"content": ""}, "finish_reason": "error"}], "error": {"message": words}}),
         ] {
             let error = error_in(&body).unwrap_or_else(|| panic!("{body}"));
@@ -419,6 +482,9 @@ mod tests {
         }
         for body in [
             json!({"choices": [{"delta": {"content": words}}], "error": null}),
+            json!({"choices": [{"delta": {"content": words}, "error": null}], "success": false}),
+            json!({"choices": [], "base_resp": {"status_code": 0, "status_msg": ""}}),
+            json!({"status": "completed", "success": true, "msg": words}),
             json!({"choices": [{"delta": {"content": words}}], "error": {}}),
             json!({"choices": [{"delta": {"content": words}}], "error": "", "detail": "x"}),
             json!({"choices": [{"message": {"content": "{\"error\": 1}"}}]}),

@@ -9,6 +9,9 @@ use serde_json::{Map, Value, json};
 use crate::upstream::event::{Event, Says};
 use crate::wire::reply::{self, Collected};
 
+/// So much of what is no reply is repeated to the client (characters).
+const SHOWN: usize = 300;
+
 /// What every chunk of a reply has in common.
 pub(super) struct Head {
     pub(super) id: String,
@@ -89,10 +92,13 @@ impl Chunks {
         let Some(line) = framed(line) else { return };
         let record: Record<'_> = match serde_json::from_slice(line) {
             Ok(record) => record,
-            Err(_) => return self.fail("Ollama sent a line that is not JSON", out),
+            Err(_) => return self.fail_with(&no_record(line), out),
         };
         if let Some(told) = record.failed(line) {
             return self.fail_with(&told, out);
+        }
+        if !record.done && record.message.is_none() && record.model.is_empty() {
+            return self.fail_with(&no_record(line), out);
         }
         if self.model.is_empty() {
             self.model.clone_from(&record.model);
@@ -189,10 +195,24 @@ impl Record<'_> {
         if self.message.is_some() || self.done {
             return None;
         }
-        let error = reply::error_in(&serde_json::from_slice(line).ok()?)?;
-        let message = error["message"].as_str().unwrap_or_default().to_owned();
-        Some(Told { message, fields: error.as_object().cloned().unwrap_or_default() })
+        error_told(line)
     }
+}
+
+/// The error that JSON of another shape is.
+fn error_told(line: &[u8]) -> Option<Told> {
+    let error = reply::error_in(&serde_json::from_slice(line).ok()?)?;
+    let message = error["message"].as_str().unwrap_or_default().to_owned();
+    Some(Told { message, fields: error.as_object().cloned().unwrap_or_default() })
+}
+
+/// What is told of a line that is none of Ollama's: the error that it is, or else what stands there.
+fn no_record(line: &[u8]) -> Told {
+    error_told(line).unwrap_or_else(|| {
+        let what = if serde_json::from_slice::<IgnoredAny>(line).is_ok() { "no reply" } else { "not JSON" };
+        let shown: String = String::from_utf8_lossy(line).chars().take(SHOWN).collect();
+        Told { message: format!("Ollama sent a line that is {what}: {shown}"), ..Told::default() }
+    })
 }
 
 /// A line without what server-sent events put before their data: some gateways speak them here, too. `None` for what holds no
@@ -263,8 +283,12 @@ pub(super) fn completion(head: Head, body: &[u8]) -> Result<Completion, String> 
     if let Some(told) = record.failed(body) {
         return Ok(Completion::Error(told.body("api_error").to_string()));
     }
-    if !record.done {
-        return Err("the reply is not done".to_owned());
+    // What was said before the end is a reply that broke off.
+    let says =
+        |said: &Said<'_>| said.content.as_ref().is_some_and(|text| !text.is_empty()) || said.tool_calls.is_some();
+    if !record.done && !record.message.as_ref().is_some_and(says) {
+        let shown: String = String::from_utf8_lossy(body).chars().take(SHOWN).collect();
+        return Err(format!("the reply is not done: {shown}"));
     }
     let head = &head;
     let nothing = Said::default();
@@ -294,7 +318,7 @@ pub(super) fn completion(head: Head, body: &[u8]) -> Result<Completion, String> 
             "index": 0,
             "message": message,
             "logprobs": record.logprobs.and_then(logprobs),
-            "finish_reason": finish_reason(&record, !calls.is_empty()),
+            "finish_reason": record.done.then(|| finish_reason(&record, !calls.is_empty())),
         }],
         "usage": usage(&record).unwrap_or(known),
         "timings": timings(&record),

@@ -96,7 +96,7 @@ fn a_stream_that_fails_ends_with_an_error_and_without_done() {
         (vec![TEXT, r#"{"error":"model runner has crashed"}"#, DONE], "model runner has crashed", "api_error"),
         (vec![TEXT], "Ollama ended the reply before it was done", "api_error"),
         (vec![], "Ollama ended the reply before it was done", "api_error"),
-        (vec![TEXT, "not json"], "Ollama sent a line that is not JSON", "api_error"),
+        (vec![TEXT, "not json"], "Ollama sent a line that is not JSON: not json", "api_error"),
         (vec![nested.to_string().leak() as &str], "Context size has been exceeded.", "server_error"),
     ];
     for (lines, message, kind) in cases {
@@ -151,7 +151,8 @@ fn a_whole_reply() {
 fn a_whole_reply_that_is_none() {
     assert!(matches!(completion(head(), br#"{"error":"x"}"#), Ok(Completion::Error(e)) if e.contains("\"x\"")));
     assert!(completion(head(), b"<html>").is_err());
-    assert!(completion(head(), TEXT.as_bytes()).is_err(), "not done");
+    assert!(completion(head(), br#"{"message":{"content":""},"done":false}"#).is_err(), "not done");
+    assert_eq!(whole(TEXT)["choices"][0]["finish_reason"], Value::Null, "it broke off behind its words");
     assert_eq!(whole(r#"{"message":null,"done":true,"done_reason":"load"}"#)["choices"][0]["message"]["content"], "");
 }
 

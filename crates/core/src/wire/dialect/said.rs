@@ -17,7 +17,7 @@ pub struct Said {
     pub refusal: String,
     /// `tool_calls`; in a chunk, parts of them.
     pub calls: Vec<CallPart>,
-    /// `finish_reason`: `stop`, `length`, `tool_calls`, `content_filter`.
+    /// `finish_reason`: `stop`, `length`, `tool_calls`, `content_filter`; [`reply::BROKEN_OFF`] for a whole reply without one.
     pub finish: Option<String>,
     /// The stop sequence that ended the reply, where the server says which: vLLM's `stop_reason`, SGLang's `matched_stop`,
     /// llama-server's `__verbose.stopping_word`.
@@ -121,7 +121,12 @@ impl Said {
         let choices = fields.get("choices").and_then(Value::as_array).into_iter().flatten();
         let mut first = choices.filter(|c| c.get("index").and_then(Value::as_u64).unwrap_or(0) == 0);
         let Some(choice) = first.next() else { return Some(out) };
-        out.finish = reply::finish_of(choice).map(str::to_owned);
+        out.finish = match reply::came_whole(choice) {
+            true => Some(
+                reply::end_of(choice).filter(|end| !reply::is_failure(end)).unwrap_or(reply::BROKEN_OFF).to_owned(),
+            ),
+            false => reply::finish_of(choice).map(str::to_owned),
+        };
         let logprobs = choice.pointer("/logprobs/content").and_then(Value::as_array);
         out.logprobs = logprobs.cloned().unwrap_or_default();
         // A number there is a token, such as the model's own end.

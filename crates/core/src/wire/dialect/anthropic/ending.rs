@@ -46,8 +46,9 @@ impl Ending {
     }
 
     /// The reason of a reply that took so many tokens, and made calls.
-    pub(super) fn reason(&self, usage: &Usage, calls: bool) -> &'static str {
-        match self.finish.as_deref() {
+    pub(super) fn reason(&self, usage: &Usage, calls: bool) -> Option<&'static str> {
+        Some(match self.finish.as_deref() {
+            Some(reply::BROKEN_OFF) => return None,
             Some(reply::COMPACTION) => "compaction",
             Some("model_context_window_exceeded") => "model_context_window_exceeded",
             Some("length") if self.fills_window(usage) => "model_context_window_exceeded",
@@ -57,7 +58,7 @@ impl Ending {
             _ if calls => "tool_use",
             _ if self.stop.is_some() => "stop_sequence",
             _ => "end_turn",
-        }
+        })
     }
 
     /// Whether it was the window that ended a reply, and not the client's `max_tokens`.

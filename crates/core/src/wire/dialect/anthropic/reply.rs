@@ -191,7 +191,8 @@ impl Reply {
         })
     }
 
-    fn stop_reason(&self) -> &'static str {
+    /// `None` where nothing says why the reply ended.
+    fn stop_reason(&self) -> Option<&'static str> {
         self.ending.reason(&self.usage, self.calls.seen > 0)
     }
 

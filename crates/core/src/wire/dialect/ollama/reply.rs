@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::super::said::{CallPart, Said, Usage};
 use super::super::{Head, ReplyEncoder, json as spelled};
 use super::{context, error, error_line, message_of};
+use crate::wire::reply;
 
 /// Which of the two ways to ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,11 +118,12 @@ impl Reply {
         // To Ollama, a reply that calls a tool has stopped like any.
         let cut = matches!(self.finish.as_deref(), Some("length" | "model_context_window_exceeded"));
         let reason = if cut { "length" } else { "stop" };
+        let done = self.finish.as_deref() != Some(reply::BROKEN_OFF);
         let (prompt, written) = (nanoseconds(self.usage.prompt_ms), nanoseconds(self.usage.completion_ms));
         let load = nanoseconds(self.usage.load_ms);
         let figures = [
-            ("done", Some(true.into())),
-            ("done_reason", Some(reason.into())),
+            ("done", Some(done.into())),
+            ("done_reason", done.then(|| reason.into())),
             ("context", self.context()),
             ("total_duration", Some(load.saturating_add(prompt).saturating_add(written).into())),
             ("load_duration", Some(load.into())),

@@ -11,6 +11,7 @@ use super::compaction::Text;
 use super::head::Head as Held;
 use super::output::{Body, Kind, Names, Output, Part};
 use super::tools::Special;
+use crate::wire::reply;
 
 /// What there is to say, in the order in which it was first heard. Items are told one after another: what belongs to a
 /// later item waits until the one before it is whole, so that nothing is said of an item after its end.
@@ -360,7 +361,7 @@ impl Reply {
     fn status(&self) -> &'static str {
         match self.finish.as_deref() {
             _ if !self.error.is_null() => "failed",
-            Some("length" | "content_filter" | "model_context_window_exceeded") => "incomplete",
+            Some("length" | "content_filter" | "model_context_window_exceeded" | reply::BROKEN_OFF) => "incomplete",
             _ => "completed",
         }
     }
@@ -372,9 +373,12 @@ impl Reply {
     }
 
     fn response(&self, status: &str) -> Value {
-        let reason =
-            if self.finish.as_deref() == Some("content_filter") { "content_filter" } else { "max_output_tokens" };
-        let details = if status == "incomplete" { json!({"reason": reason}) } else { Value::Null };
+        let details = match self.finish.as_deref().filter(|_| status == "incomplete") {
+            // There is no word for it.
+            None | Some(reply::BROKEN_OFF) => Value::Null,
+            Some("content_filter") => json!({"reason": "content_filter"}),
+            Some(_) => json!({"reason": "max_output_tokens"}),
+        };
         let announced = self.output.items.iter().enumerate().filter(|(_, item)| item.open);
         let output: Vec<Value> = announced.map(|(at, item)| self.names.item(item, self.status_of(at), true)).collect();
         let completed = (status == "completed").then(|| self.now.max(self.head.created));

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::super::WireError;
 use super::super::super::json as spelling;
+use super::super::super::names::{LONGEST, ending};
 use super::calls::Form;
 use super::{given, list_if};
 
@@ -46,9 +47,6 @@ struct Tool {
     /// `function` of a tool in chat completions, without the name.
     function: Map<String, Value>,
 }
-
-/// What servers and chat templates take as a name, and OpenAI alone: names made here keep to it.
-const LONGEST_NAME: usize = 64;
 
 impl Tools {
     /// Reads `tools`, and the tools that the history brought. What has no name is left out: servers pass over it, too.
@@ -107,12 +105,12 @@ impl Tools {
                 if let (true, Some(namespace)) = (self.names.contains(&named), namespace) {
                     named = qualified(namespace, name);
                 }
-                if self.names.contains(&named) || named.len() > LONGEST_NAME {
-                    named = ending(&named, &format!("{form:?}\0{namespace:?}\0{name}"));
+                if self.names.contains(&named) || named.len() > LONGEST {
+                    named = ending(&named, &format!("{form:?}\0{namespace:?}\0{name}"), LONGEST);
                 }
                 let mut nth = 2;
                 while !self.names.insert(named.clone()) {
-                    named = ending(&named, &nth.to_string());
+                    named = ending(&named, &nth.to_string(), LONGEST);
                     nth += 1;
                 }
                 tool.name = named;
@@ -220,15 +218,7 @@ fn runs_here(form: Form, tool: &Value) -> bool {
 fn qualified(namespace: &str, name: &str) -> String {
     let usual = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
     let whole: String = format!("{namespace}__{name}").chars().map(usual).collect();
-    if whole.len() <= LONGEST_NAME { whole } else { ending(&whole, &format!("{namespace}\0{name}")) }
-}
-
-/// A name that ends in a digest of what tells it from others, cut to the length that names may have.
-fn ending(name: &str, of: &str) -> String {
-    let end = &blake3::hash(of.as_bytes()).to_hex()[..8];
-    let most = LONGEST_NAME - end.len() - 1;
-    let kept = name.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= most).last().unwrap_or(0);
-    format!("{}_{end}", &name[..kept])
+    if whole.len() <= LONGEST { whole } else { ending(&whole, &format!("{namespace}\0{name}"), LONGEST) }
 }
 
 fn described(about: Option<&str>, parameters: Value) -> Map<String, Value> {
