@@ -32,6 +32,7 @@ pub mod plain;
 pub mod proxy;
 pub mod server;
 pub mod summarizer;
+pub mod telemetry;
 pub mod upstream;
 pub mod usage;
 

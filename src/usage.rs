@@ -1,6 +1,7 @@
 //! What was really used: the figures a server reports in its reply, what was planned, cache hits, spend by role, and the
 //! counters people scrape. Holds no message text.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -14,9 +15,11 @@ use prometheus_client::registry::{Registry, Unit};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::config::Telemetry;
 use crate::conversation::Tokens;
-use crate::upstream::Upstream;
+use crate::telemetry::{Counts, Outbox};
 use crate::upstream::event::Says;
+use crate::upstream::{self, Upstream};
 use crate::wire::reply;
 
 /// What a server says a reply cost.
@@ -187,6 +190,13 @@ struct Outcome {
     status: u32,
 }
 
+/// Labels of the counter of failures.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Failure {
+    status: u32,
+    code: &'static str,
+}
+
 /// Labels of the token counters.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Part {
@@ -198,6 +208,7 @@ struct Part {
 pub struct Metrics {
     registry: Mutex<Registry>,
     requests: Family<Outcome, Counter>,
+    failures: Family<Failure, Counter>,
     tokens: Family<Part, Counter>,
     compactions: Family<Layer, Counter>,
     prefix: Counter,
@@ -207,8 +218,10 @@ pub struct Metrics {
     waits_for_room: Counter,
     overhead: Histogram,
     pressure: Family<Kind, Histogram>,
-    record_writable: Gauge,
-    record_failures: Gauge,
+    /// 1 while the record can be written, and the batches that could not be.
+    record: (Gauge, Gauge),
+    /// The spans of requests, where somebody wants them.
+    spans: Option<Arc<Outbox>>,
 }
 
 /// Labels of the counter of tokens that the last prompt ended with and this one does not begin with.
@@ -245,6 +258,7 @@ impl Default for Metrics {
         let mut registry = Registry::with_prefix("windowsill");
         let metrics = Metrics {
             requests: Family::default(),
+            failures: Family::default(),
             tokens: Family::default(),
             compactions: Family::default(),
             prefix: Counter::default(),
@@ -254,11 +268,13 @@ impl Default for Metrics {
             waits_for_room: Counter::default(),
             overhead: Histogram::new(exponential_buckets(0.000_05, 4.0, 10)),
             pressure: Family::new_with_constructor(|| Histogram::new((1..=10).map(|n| f64::from(n) / 10.0))),
-            record_writable: Gauge::default(),
-            record_failures: Gauge::default(),
+            record: Default::default(),
+            spans: None,
             registry: Mutex::default(),
         };
         registry.register("requests", "Managed requests by what was done to them", metrics.requests.clone());
+        let help = "Managed requests that failed, by the status that the client got and by their code (server: in the server's own words; reply_failed: within a reply that had begun)";
+        registry.register("failures", help, metrics.failures.clone());
         registry.register(
             "tokens",
             "Tokens by role (main, recall, summary, digest, title, prefill) and kind",
@@ -279,15 +295,34 @@ impl Default for Metrics {
         let help = "Pressure of managed requests by the class of their conversation (agent, chat, helper)";
         registry.register("pressure_ratio", help, metrics.pressure.clone());
         let help = "1 while the record can be written, 0 while its last write failed";
-        registry.register("record_writable", help, metrics.record_writable.clone());
+        registry.register("record_writable", help, metrics.record.0.clone());
         let help = "Batches that could not be written to the record since the start";
-        registry.register("record_failures", help, metrics.record_failures.clone());
+        registry.register("record_failures", help, metrics.record.1.clone());
         *metrics.registry.lock() = registry;
         metrics
     }
 }
 
 impl Metrics {
+    /// Counters, and the spans of requests for a collector.
+    ///
+    /// # Errors
+    /// When there can be no HTTP client.
+    pub fn telling(target: Telemetry) -> Result<Metrics, upstream::Error> {
+        let told: Family<Answered, Counter> = Family::default();
+        let count = |outcome| told.get_or_create(&Answered { outcome }).clone();
+        let counts = Counts { sent: count("sent"), dropped: count("dropped") };
+        let metrics = Metrics { spans: Some(Arc::new(Outbox::new(target, counts)?)), ..Metrics::default() };
+        let help = "Requests whose spans were delivered to the collector, or not (sent, dropped)";
+        metrics.registry.lock().register("traced_requests", help, told);
+        Ok(metrics)
+    }
+
+    /// The spans of requests, where somebody wants them.
+    pub fn spans(&self) -> Option<&Arc<Outbox>> {
+        self.spans.as_ref()
+    }
+
     /// Counts a managed request.
     pub fn request(&self, action: &str, status: u16, overhead_seconds: f64) {
         self.requests.get_or_create(&Outcome { action: action.to_owned(), status: u32::from(status) }).inc();
@@ -295,6 +330,11 @@ impl Metrics {
         for layer in action.split(',').filter(|l| *l != "none") {
             self.compactions.get_or_create(&Layer { layer: layer.to_owned() }).inc();
         }
+    }
+
+    /// Counts a managed request that failed, by the status that the client got, and why in one word.
+    pub fn failure(&self, status: u16, code: &'static str) {
+        self.failures.get_or_create(&Failure { status: u32::from(status), code }).inc();
     }
 
     /// Counts a managed request that got no answer of the server's.
@@ -323,8 +363,8 @@ impl Metrics {
 
     /// Notes whether the record can be written, and how many batches could not be.
     pub fn record(&self, writable: bool, failures: u64) {
-        self.record_writable.set(i64::from(writable));
-        self.record_failures.set(i64::try_from(failures).unwrap_or(i64::MAX));
+        self.record.0.set(i64::from(writable));
+        self.record.1.set(i64::try_from(failures).unwrap_or(i64::MAX));
     }
 
     /// Counts a call of the recall tool by how it was answered.

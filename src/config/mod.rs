@@ -21,6 +21,7 @@ mod secret;
 mod serve;
 mod settings;
 mod task;
+mod telemetry;
 mod upstream;
 mod written;
 
@@ -44,6 +45,7 @@ pub use profile::{DEFAULT as DEFAULT_PROFILE, Profile};
 pub use secret::Secret;
 pub use serve::{Limits, LogConfig, LogFormat, MachineConfig, NumCtx, ToldWindow, WindowConfig};
 pub use task::{AUTO as TASK_AUTO, Task};
+pub use telemetry::Telemetry;
 pub use upstream::{ModelConfig, UpstreamConfig, UpstreamKind};
 pub use written::Sourced;
 
@@ -100,6 +102,7 @@ pub(crate) const SECTIONS: &[Section] = &[
         ],
         repeated: false,
     },
+    Section { path: "telemetry", keys: telemetry::KEYS, repeated: false },
 ];
 
 /// What the command line says; everything else is silent.

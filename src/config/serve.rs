@@ -11,7 +11,9 @@ use super::context::{Context, ContextLayer, OtherModel, SummaryModel, Tiers};
 use super::model::SizeClass;
 use super::problem::Problem;
 use super::written::{self as read, Sourced, Value, Written};
-use super::{Config, Environment, Flags, Layers, Secret, door, gauge, guard, pin, profile, task, upstream};
+use super::{
+    Config, Environment, Flags, Layers, Secret, Telemetry, door, gauge, guard, pin, profile, task, telemetry, upstream,
+};
 
 /// Which window a model is to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,13 +139,15 @@ pub enum LogFormat {
     Json,
 }
 
-/// How to log, and how much.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What the program tells of itself: how to log, and how much.
+#[derive(Debug, Clone)]
 pub struct LogConfig {
     /// How lines look: `--log`, else `WINDOWSILL_LOG`, else text.
     pub format: LogFormat,
     /// Which lines: the filter in `RUST_LOG`, else `info`.
     pub filter: String,
+    /// Where the spans of requests go, where they are wanted.
+    pub telemetry: Option<Telemetry>,
 }
 
 /// Resolves every setting; `None` when something is missing, which a problem then says.
@@ -172,7 +176,8 @@ pub(crate) fn resolve(
     let watch = guard::watch(layers, &mut sources, problems);
     let ceiling = guard::ceiling(layers, &mut sources, problems);
     let limits = limits(layers, &mut sources, problems);
-    let log = log(flags, environment, problems);
+    let telemetry = telemetry::resolve(layers, environment, &mut sources, problems);
+    let log = LogConfig { telemetry, ..log(flags, environment, problems) };
 
     let Contexts { above_profile, below_profile, tiers, base, context } = contexts(layers, problems)?;
     let folder = profile_dir.as_ref().map(|dir| dir.value.as_path());
@@ -360,6 +365,7 @@ fn log(flags: &Flags, environment: &Environment, problems: &mut Vec<Problem>) ->
     LogConfig {
         format: format.map_or(LogFormat::Text, |format| format.value),
         filter: environment.get("RUST_LOG").unwrap_or("info").to_owned(),
+        telemetry: None,
     }
 }
 

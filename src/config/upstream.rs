@@ -241,7 +241,7 @@ fn gpu_layers(value: &Value) -> Result<Option<u32>, String> {
 }
 
 /// An `http` or `https` address.
-fn url(value: &Value) -> Result<String, String> {
+pub(super) fn url(value: &Value) -> Result<String, String> {
     let wanted = "must be an address such as \"http://127.0.0.1:11434\"";
     let text = read::text(value).map_err(|_| wanted.to_owned())?;
     let scheme = text.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());

@@ -157,6 +157,9 @@ impl App {
     /// Stops background work and writes what is queued.
     pub async fn close(&self) {
         self.tasks.close().await;
+        if let Some(spans) = self.metrics.spans() {
+            spans.flush().await;
+        }
         self.store.flush().await;
     }
 }

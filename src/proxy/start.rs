@@ -13,6 +13,7 @@ use crate::proxy::lookout::keep_looking;
 use crate::proxy::servers::window_of;
 use crate::store::Store;
 use crate::upstream::{Embedded, Held, Upstream};
+use crate::usage::Metrics;
 
 impl App {
     /// Opens the record, keeps it within its limits from here on, and finds the upstreams. A named upstream that does not answer yet is kept: it may come.
@@ -33,7 +34,11 @@ impl App {
             let data_dir = config.data_dir.display();
             warn!(%data_dir, "data_dir {why}: they could replace or remove the record; `windowsill doctor` says how to mend it");
         }
-        let (app, found) = Self::with_store(config, store).await?;
+        let (mut app, found) = Self::with_store(config, store).await?;
+        if let Some(target) = app.config.log.telemetry.clone() {
+            app.metrics = Metrics::telling(target)?;
+        }
+        keep_telling(&app);
         keep_house(&app);
         rest_counters(&app);
         keep_looking(&app);
@@ -75,6 +80,13 @@ impl App {
     async fn with_store(config: Config, store: Store) -> Result<(App, Found), Error> {
         let (upstreams, found) = find(&config).await?;
         Ok((App::new(config, store, upstreams), found))
+    }
+}
+
+/// Has the spans of requests delivered, where they are wanted.
+fn keep_telling(app: &App) {
+    if let Some(spans) = app.metrics.spans().cloned() {
+        app.tasks.spawn(async move { spans.deliver().await });
     }
 }
 

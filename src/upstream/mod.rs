@@ -6,6 +6,7 @@
 //! OpenAI layer can neither set the window nor be told not to drop messages, so there the request is translated to its
 //! native API.
 
+mod collector;
 mod embedded;
 mod error;
 pub mod event;
@@ -35,6 +36,7 @@ use http::{HeaderMap, Method, StatusCode};
 use parking_lot::Mutex;
 use serde_json::Value;
 
+pub use collector::{Collector, Delivered};
 pub use embedded::{Embedded, FreeRam, Serving, Threads};
 pub use error::{Error, Server};
 pub use link::{Reply, client};

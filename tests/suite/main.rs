@@ -78,6 +78,7 @@ mod statuses;
 mod steer;
 mod support;
 mod tasks;
+mod telemetry;
 #[cfg(feature = "engine")]
 mod templates;
 mod tidy;

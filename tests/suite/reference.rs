@@ -31,6 +31,7 @@ const MORE: &[(&str, &str)] = &[
     ("context.rules", "[Rules](guardrails.md#rules)"),
     ("context.tools", "[Many tools in a small window](tools.md)"),
     ("context.system", "[System text by index](tools.md#system-text-by-index)"),
+    ("telemetry", "[Metrics and traces](telemetry.md)"),
     ("ceiling", "[Ceilings](guardrails.md#ceilings)"),
     ("watch", "[Loops](guardrails.md#loops), [small models](guardrails.md#small-models)"),
 ];

@@ -44,7 +44,8 @@ const ROOMS: &[(&str, &[&str])] = &[
         &["brief", "plan", "conversation", "wire", "gguf", "engine", "upstream", "store", "config", "files", "plain"],
     ),
     ("summarizer", &["brief", "conversation", "plan", "preview", "upstream", "wire"]),
-    ("usage", &["plan", "conversation", "store", "upstream", "wire"]),
+    ("telemetry", &["config", "upstream"]),
+    ("usage", &["config", "plan", "conversation", "store", "telemetry", "upstream", "wire"]),
     (
         "proxy",
         &[
@@ -71,6 +72,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "store",
             "measure",
             "summarizer",
+            "telemetry",
             "usage",
             "files",
             "plain",

@@ -84,7 +84,7 @@ impl ServerHandler for Server {
 pub(crate) fn run(config: &Config, of: Mcp) -> Result<ExitCode, Failure> {
     // Quiet unless asked: clients show what a server writes to stderr.
     let filter = if config.log.filter == "info" { "warn,rmcp=error" } else { &config.log.filter };
-    super::log::begin(&LogConfig { format: LogFormat::Text, filter: filter.to_owned() })?;
+    super::log::begin(&LogConfig { format: LogFormat::Text, filter: filter.to_owned(), telemetry: None })?;
     let agent = Agent::new(config, of.conversation, of.all_conversations);
     let read_only = || ToolAnnotations::new().read_only(true).open_world(false);
     let tools = agent

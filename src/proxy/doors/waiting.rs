@@ -3,14 +3,14 @@
 //! after that is told within the stream. A client that asked for one whole reply cannot be kept waiting this way.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{FutureExt as _, StreamExt as _};
 use http::request::Parts;
-use http::{HeaderValue, Response, header};
+use http::{HeaderMap, HeaderValue, Response, header};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, Limited, StreamBody};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ use super::dialect::failure;
 use crate::clock::now_ms;
 use crate::proxy::turn::early::Early;
 use crate::proxy::turn::relay::{Answer, Body};
-use crate::proxy::turn::{LARGEST_BUFFERED, answered};
+use crate::proxy::turn::{LARGEST_BUFFERED, answered, traced};
 use crate::proxy::{App, Error};
 use crate::store::{Batch, Event};
 use crate::upstream::event::{self, Says};
@@ -40,8 +40,9 @@ pub(in crate::proxy) async fn answer(
 ) -> Result<Response<Answer>, Error> {
     let (owned, parts, known) = (Arc::clone(app), parts.clone(), early.clone());
     let answering = async move {
+        let began = Instant::now();
         let answered = answered(&owned, &parts, body, &known).await;
-        note_failure(&owned, &known, &answered);
+        note_failure(&owned, &known, &answered, (&parts.headers, began));
         answered
     };
     let mut answer = answering.boxed();
@@ -61,7 +62,12 @@ pub(in crate::proxy) async fn answer(
 
 /// Counts a request that failed, and puts it into the trace: whoever looks there sees failures, too. The event has the status and
 /// the code, and the words only where they are ours or the network's: what a server says of a request may quote it.
-fn note_failure(app: &App, early: &Early, answered: &Result<Response<Answer>, Error>) {
+fn note_failure(
+    app: &App,
+    early: &Early,
+    answered: &Result<Response<Answer>, Error>,
+    (headers, began): (&HeaderMap, Instant),
+) {
     let (status, code, reason) = match answered {
         Ok(response) if response.status().is_success() => return,
         // The server may answer it yet.
@@ -74,6 +80,10 @@ fn note_failure(app: &App, early: &Early, answered: &Result<Response<Answer>, Er
     }
     let (conversation, model) = early.0.lock().of.clone().unzip();
     let data = json!({"status": status, "code": code, "reason": reason, "model": model});
+    app.metrics.failure(status, code.unwrap_or(if answered.is_ok() { "server" } else { "invalid_request" }));
+    let mut timed = data.clone();
+    timed["milliseconds"] = json!(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
+    traced::failed(app, headers, conversation.as_deref(), &timed);
     let event = Event { now_ms: now_ms(), conversation, kind: "request_failed".into(), data };
     if let Err(e) = app.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
         warn!(error = %e, "a request that failed is not in the trace");

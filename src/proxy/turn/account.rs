@@ -13,7 +13,7 @@ use super::place::said;
 use super::prepared::Prepared;
 use super::save::updated;
 use super::stage::Stage;
-use super::{gauge, relay};
+use super::{gauge, relay, traced};
 use crate::clock::now_ms;
 use crate::conversation::{Digest, Tokens};
 use crate::measure::{Known, Sureness};
@@ -80,6 +80,10 @@ pub(in crate::proxy) fn account(
         app.metrics.prefix(prefix.tokens, prefix.because.map(|b| (b.as_str(), prefix.lost)));
     }
     let mut events = vec![usage_event(&upstream, &prepared, reported, end, started)];
+    traced::ended(app, headers, &upstream, &prepared.id, &events[0].data);
+    if matches!(end, relay::End::Failed(_)) {
+        app.metrics.failure(200, "reply_failed");
+    }
     events.extend(mismatch_event(&upstream, &prepared));
     events.extend(doubted.map(|tokens| doubted_event(&prepared, tokens)));
     let counted = outcome.counted().filter(|n| *n > 0);

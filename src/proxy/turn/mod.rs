@@ -59,6 +59,7 @@ mod streaming;
 pub(super) mod system;
 pub(super) mod task;
 pub(super) mod titles;
+pub(super) mod traced;
 mod whole;
 pub(super) mod wished;
 

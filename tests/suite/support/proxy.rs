@@ -76,6 +76,21 @@ impl TestProxy {
         TestProxy::run_on(dir, config, store)
     }
 
+    /// With spans for a collector, which get there at once.
+    pub(crate) fn telling(urls: &[String], collector: &str) -> TestProxy {
+        TestProxy::telling_after(urls, collector, std::time::Duration::from_millis(10))
+    }
+
+    /// With spans for a collector, which are gathered for so long.
+    pub(crate) fn telling_after(urls: &[String], collector: &str, delay: std::time::Duration) -> TestProxy {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        let toml =
+            format!("[telemetry]\ntraces = true\nendpoint = \"{collector}\"\nheaders = \"x-team=my%20garden\"\n");
+        let mut config = config_at(&dir, urls, &toml);
+        config.log.telemetry.as_mut().unwrap().delay = delay;
+        TestProxy::run(dir, config)
+    }
+
     /// On a machine that is a folder: `machine` in the record's.
     pub(crate) fn on_machine(dir: Arc<TempDir>, urls: &[String], toml: &str) -> TestProxy {
         let mut config = config_at(&dir, urls, toml);
