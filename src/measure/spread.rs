@@ -36,7 +36,7 @@ pub fn spread(
             }
         }
     }
-    let (head, costs) = ((facts.system, facts.tools), facts.costs.clone());
+    let (head, costs, counting) = ((facts.system, facts.tools), facts.costs.clone(), facts.counting);
     for _ in 0..SCALINGS {
         let ours = sum(facts).saturating_sub(sure);
         if counted.is_some() && ours == exact.saturating_sub(sure) {
@@ -52,6 +52,8 @@ pub fn spread(
             break;
         }
     }
+    // Whether texts are counted like that, the next count of the whole tells.
+    facts.counting = counting;
     // What rounding up still adds is taken off the largest that was not counted: a prompt that fits to the token fits.
     let over = sum(facts).saturating_sub(exact);
     let estimated = facts.costs.iter_mut().zip(&known).filter(|(_, known)| !**known).map(|(cost, _)| &mut cost.text);

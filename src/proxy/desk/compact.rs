@@ -17,7 +17,7 @@ use crate::config::Resolved;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Tokens};
 use crate::plan::reason::AskedBy;
-use crate::plan::{Action, Because, Facts, Plan, Regions, Strategy};
+use crate::plan::{Action, Because, Counting, Facts, Plan, Regions, Strategy};
 use crate::proxy::state::gauge::{reasons, regions};
 use crate::proxy::state::live::Unmade;
 use crate::proxy::state::standing::{Held, Standing, held, standing_of};
@@ -128,6 +128,7 @@ impl Ground {
             id: &self.row.id,
             key,
             own: own.as_deref(),
+            counting: Counting::default(),
             old: self.old(),
         }
     }

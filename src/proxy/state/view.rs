@@ -5,7 +5,7 @@ use crate::conversation::Conversation;
 use crate::conversation::edit::View;
 use crate::measure::{ModelKey, own};
 use crate::plan::asked::{self, Next};
-use crate::plan::{Action, Facts, Plan, Policy};
+use crate::plan::{Action, Counting, Facts, Plan, Policy};
 use crate::proxy::App;
 use crate::store;
 
@@ -16,6 +16,8 @@ pub(in crate::proxy) struct Subject<'a> {
     pub(in crate::proxy) key: &'a ModelKey,
     /// The model's own vocabulary, where its file is on this machine.
     pub(in crate::proxy) own: Option<&'a own::Model>,
+    /// How the sizes that a plan gives were counted.
+    pub(in crate::proxy) counting: Counting,
     pub(in crate::proxy) old: &'a View,
 }
 
@@ -55,7 +57,7 @@ pub(in crate::proxy) fn make_view(
     plan: &Plan,
     words: Words<'_>,
 ) -> Result<Applied, store::Error> {
-    let count = |text: &str| app.measure.text(of.key, of.own, text);
+    let count = |text: &str| of.counting.scaled(app.measure.text(of.key, of.own, text));
     apply::apply(&apply::Input {
         conversation: of.conversation,
         id: of.id,

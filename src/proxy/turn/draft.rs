@@ -23,7 +23,7 @@ use crate::plan::rewrite::{self, Out};
 use crate::plan::{Action, Facts, Plan, Regions, Strategy};
 use crate::proxy::state::gauge::UNKNOWN_WINDOW;
 use crate::proxy::state::live::Brief;
-use crate::proxy::state::view::make_view;
+use crate::proxy::state::view::{Subject, make_view};
 use crate::proxy::turn::drafts::exact;
 use crate::proxy::{App, Error};
 use crate::recall;
@@ -63,7 +63,7 @@ pub(in crate::proxy) async fn drafted(
             ask_models(app, draft, &plan, window).boxed().await;
             draft.wrote += asked.elapsed();
         }
-        let Applied { view, originals } = applied(app, draft, &plan)?;
+        let Applied { view, originals } = applied(app, draft, fitting.facts(), &plan)?;
         let out = rewrite::rewrite(conversation, &view, &policy.template);
         let body = bytes_of(&draft.request, &out);
         draft.counted = counted_with(counted, began, ours);
@@ -127,15 +127,15 @@ async fn ask_models(app: &Arc<App>, draft: &mut Draft<'_>, plan: &Plan, window: 
 }
 
 /// The view that a plan makes, with what was written for it.
-fn applied(app: &App, draft: &Draft<'_>, plan: &Plan) -> Result<Applied, Error> {
-    let mut applied = material(app, draft, plan)?;
+fn applied(app: &App, draft: &Draft<'_>, facts: &Facts, plan: &Plan) -> Result<Applied, Error> {
+    let mut applied = material(app, draft, facts, plan)?;
     if let Some(note) = &draft.situation.note {
         noted(app, draft.situation.id(), &draft.request.conversation, note, &mut applied)?;
     }
     Ok(applied)
 }
 
-fn material(app: &App, draft: &Draft<'_>, plan: &Plan) -> Result<Applied, Error> {
+fn material(app: &App, draft: &Draft<'_>, facts: &Facts, plan: &Plan) -> Result<Applied, Error> {
     if plan.actions.is_empty() {
         return Ok(Applied { view: draft.old.clone(), originals: Vec::new() });
     }
@@ -148,7 +148,7 @@ fn material(app: &App, draft: &Draft<'_>, plan: &Plan) -> Result<Applied, Error>
         keep: policy.keep,
         digests: draft.digests.as_ref(),
     };
-    Ok(make_view(app, &draft.subject(), plan, words)?)
+    Ok(make_view(app, &Subject { counting: facts.counting, ..draft.subject() }, plan, words)?)
 }
 
 /// The room that a prompt leaves, by the server's own count, where it can count.
@@ -230,10 +230,11 @@ fn estimated(
         return plan.after.prompt();
     }
     let mut made = facts.clone();
-    made.edit_costs = match &draft.situation.own {
-        Some(_) => view.edits.iter().map(|e| edit_cost(app, draft, e)).collect(),
-        None => view.edits.iter().map(|e| app.measure.edit_cost(&draft.situation.key, conversation, e)).collect(),
+    let cost = |edit: &Edit| match &draft.situation.own {
+        Some(_) => edit_cost(app, draft, edit),
+        None => app.measure.edit_cost(&draft.situation.key, conversation, edit),
     };
+    made.edit_costs = view.edits.iter().map(|edit| facts.counting.scaled(cost(edit))).collect();
     made.view = view.clone();
     Regions::of(conversation, &made, &draft.policy).prompt()
 }

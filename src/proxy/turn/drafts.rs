@@ -11,7 +11,7 @@ use crate::conversation::edit::View;
 use crate::measure::{self, Sureness};
 use crate::plan::fit::Ours;
 use crate::plan::rewrite::Out;
-use crate::plan::{Plan, Policy};
+use crate::plan::{Counting, Plan, Policy};
 use crate::proxy::state::live::Brief;
 use crate::proxy::state::standing::Held;
 use crate::proxy::state::view::Subject;
@@ -53,6 +53,7 @@ impl Draft<'_> {
             id: self.situation.id(),
             key: &self.situation.key,
             own: self.situation.own.as_deref(),
+            counting: Counting::default(),
             old: &self.old,
         }
     }

@@ -211,7 +211,7 @@ pub(in crate::proxy) fn uncounted(app: &App, draft: &Draft<'_>, reported: bool) 
     }
     let can_count = situation.can_count();
     facts.slack = measure::slack(facts.window, if can_count { Sureness::Counted } else { sureness });
-    facts.guessed = !can_count && sureness == Sureness::Estimated;
+    facts.counting.guessed = !can_count && sureness == Sureness::Estimated;
     (facts, sureness)
 }
 
@@ -297,7 +297,7 @@ fn not_counted(draft: &mut Draft<'_>, facts: &mut Facts, sureness: Sureness, e: 
     warn!(upstream = draft.situation.upstream.name(), error = %e, "the server could not count the prompt; estimating");
     draft.warnings.push("the prompt could not be counted, only estimated".into());
     facts.slack = measure::slack(facts.window, sureness);
-    facts.guessed = sureness == Sureness::Estimated;
+    facts.counting.guessed = sureness == Sureness::Estimated;
     if matches!(e, crate::upstream::Error::Status { .. }) {
         // It will not take the request as it is: pictures for a model that cannot see. What media cost is then only a guess,
         // and nothing is cut for a guess; the server's own words on it reach the client.

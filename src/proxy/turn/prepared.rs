@@ -15,7 +15,7 @@ use crate::conversation::{Conversation, Digest, Tokens};
 use crate::measure::window::Window;
 use crate::measure::{self, Known, ModelKey, Sureness, own};
 use crate::plan::rewrite::Out;
-use crate::plan::{Lines, Regions};
+use crate::plan::{Counting, Lines, Regions};
 use crate::proxy::state::gauge::UNKNOWN_WINDOW;
 use crate::proxy::state::headers;
 use crate::proxy::state::live::Switched;
@@ -190,6 +190,7 @@ impl Prepared {
             id: &self.id,
             key: &self.key,
             own: self.own.as_deref(),
+            counting: Counting::default(),
             old: &self.made.view,
         }
     }

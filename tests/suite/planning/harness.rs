@@ -372,7 +372,7 @@ fn idempotent(conversation: &Conversation, facts: &Facts, policy: &Policy, pass:
         slack: facts.slack,
         system: facts.system,
         tools: facts.tools,
-        guessed: facts.guessed,
+        counting: facts.counting,
         ..next
     };
     let again = plan(conversation, &next, policy);

@@ -9,7 +9,9 @@ use windowsill::conversation::managed::{Compact, Edits, Inputs, Trigger, Uses};
 use windowsill::conversation::{Conversation, Message, Role, repair};
 use windowsill::plan::client::over;
 use windowsill::plan::fit::{Fitting, Ours, fit};
-use windowsill::plan::{Facts, FoldAt, KeepRecent, Plan, Policy, ResultRules, Size, Strategy as Fold, TemplateFacts};
+use windowsill::plan::{
+    Counting, Facts, FoldAt, KeepRecent, Plan, Policy, ResultRules, Size, Strategy as Fold, TemplateFacts,
+};
 use windowsill::wire::openai_chat as wire;
 
 use super::{harness, oracle};
@@ -153,6 +155,12 @@ struct Numbers {
     guessed: bool,
 }
 
+impl Numbers {
+    fn counting(&self) -> Counting {
+        Counting { guessed: self.guessed, ..Counting::default() }
+    }
+}
+
 fn numbers() -> impl Strategy<Value = Numbers> {
     (256..6000_u32, 1..8_u32, 0.0..1.0_f64, any::<bool>()).prop_map(|(window, part, forwarded, guessed)| Numbers {
         window,
@@ -164,7 +172,7 @@ fn numbers() -> impl Strategy<Value = Numbers> {
 
 fn facts(conversation: &Conversation, view: &View, n: &Numbers) -> Facts {
     let forwarded = (conversation.body.len() as f64 * n.forwarded) as usize;
-    Facts { forwarded, guessed: n.guessed, ..harness::facts(conversation, view, n.window, n.reserved) }
+    Facts { forwarded, counting: n.counting(), ..harness::facts(conversation, view, n.window, n.reserved) }
 }
 
 proptest! {
@@ -196,7 +204,7 @@ proptest! {
             // A result that comes late changes what was in the middle: another history, whose view is not remembered.
             let known = before.take().filter(|(_, raw, _)| starts_with(&conversation, raw));
             let (view, forwarded) = known.as_ref().map_or_else(Default::default, |(v, _, f)| (v.clone(), *f));
-            let facts = Facts { forwarded, guessed: n.guessed, ..harness::facts(&conversation, &view, n.window, n.reserved) };
+            let facts = Facts { forwarded, counting: n.counting(), ..harness::facts(&conversation, &view, n.window, n.reserved) };
             let pass = harness::check(&conversation, &facts, &policy)
                 .map_err(|e| TestCaseError::fail(format!("with {end} messages: {e}")))?;
             if let (Some((old, _, _)), true) = (&known, pass.plan.actions.is_empty()) {
@@ -221,7 +229,7 @@ proptest! {
             }
             let conversation = read(&all[..end], &policy.template);
             let (old, forwarded) = if starts_with(&conversation, &raw) { (view, raw.len()) } else { Default::default() };
-            let facts = Facts { forwarded, guessed: n.guessed, ..harness::facts(&conversation, &old, n.window, n.reserved) };
+            let facts = Facts { forwarded, counting: n.counting(), ..harness::facts(&conversation, &old, n.window, n.reserved) };
             let pass = harness::check(&conversation, &facts, &policy)
                 .map_err(|e| TestCaseError::fail(format!("with {end} messages: {e}")))?;
             // What was taken out stays out: shorter still, or in a brief.
@@ -250,7 +258,7 @@ proptest! {
         all.push(json!({"role": answered, "content": "z".repeat(more)}));
         let long = read(&all, &policy.template);
         prop_assume!(starts_with(&long, &short.body.iter().map(|m| m.bytes().clone()).collect::<Vec<_>>()));
-        let facts = Facts { forwarded: short.body.len(), guessed: n.guessed, ..harness::facts(&long, &first.view, n.window, n.reserved) };
+        let facts = Facts { forwarded: short.body.len(), counting: n.counting(), ..harness::facts(&long, &first.view, n.window, n.reserved) };
         let second = harness::pass(&long, &facts, &policy);
         if second.plan.actions.is_empty() {
             let bytes = |pass: &harness::Pass| pass.out.iter().map(|m| m.bytes.clone()).collect::<Vec<_>>();

@@ -49,7 +49,7 @@ const LEAST_STEPS: Tokens = 3;
 /// Clears where that goes deep and pays; else it waits, and the plan says for what.
 fn short_of_the_wall(sheet: &mut Sheet<'_>, recent: usize) -> Option<String> {
     let (lines, total) = (sheet.lines, sheet.total());
-    if sheet.facts.guessed {
+    if sheet.facts.counting.guessed {
         sheet.wait("clear", lines.clear_at, GUESSED);
         return None;
     }

@@ -35,7 +35,7 @@ pub fn facts(facts: &Facts, counted: Tokens, refusal: Refusal) -> Facts {
     }
     new.output_reserved = new.output_reserved.min(new.window / 4);
     new.slack = new.slack.max(new.window / 50);
-    new.guessed = false;
+    new.counting.guessed = false;
     new
 }
 
@@ -44,8 +44,9 @@ fn is_plausible(facts: &Facts, counted: Tokens) -> bool {
     facts.window / 2 <= counted.saturating_add(facts.output_reserved)
 }
 
-/// Makes every count larger by a factor.
+/// Makes every count larger by a factor, and has what is made to a size measured by it, too.
 pub fn scale(facts: &mut Facts, factor: f64) {
+    facts.counting.scale *= factor;
     let more = |n: &mut Tokens| *n = (f64::from(*n) * factor).ceil() as Tokens;
     more(&mut facts.system);
     more(&mut facts.tools);
@@ -101,6 +102,8 @@ mod tests {
             let new = facts(&of(window, text), text, refusal);
             assert_eq!(new.window, then, "{window} {text} {refusal:?}");
             assert!(new.costs[0].text >= least && new.costs[0].text <= least.max(text) * 3 / 2, "{:?}", new.costs);
+            // What is cut to a size of these facts is counted as they are.
+            assert_eq!(new.counting.scaled(text), new.costs[0].text, "{window} {text} {refusal:?}");
         }
     }
 }

@@ -50,10 +50,33 @@ pub struct Facts {
     pub pins: Pins,
     /// A person stopped the rewriting of this conversation: nothing changes, and what no longer fits is refused.
     pub paused: bool,
-    /// The tokens are only estimated, and no reply has told yet how far off that is.
-    pub guessed: bool,
+    /// How the tokens were counted.
+    pub counting: Counting,
     /// Tokens that the next step is expected to add, where a plan is made ahead of it.
     pub foreseen: Tokens,
+}
+
+/// How the tokens of facts were counted.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Counting {
+    /// They are only estimated, and no reply has told yet how far off that is.
+    pub guessed: bool,
+    /// Tokens of these facts that an estimated token of a text is: more than one where a server refused what was estimated to fit.
+    /// What is made to a size of these facts is measured by it.
+    pub scale: f64,
+}
+
+impl Default for Counting {
+    fn default() -> Counting {
+        Counting { guessed: false, scale: 1.0 }
+    }
+}
+
+impl Counting {
+    /// Tokens of these facts for so many estimated ones.
+    pub fn scaled(&self, estimated: Tokens) -> Tokens {
+        (f64::from(estimated) * self.scale).ceil() as Tokens
+    }
 }
 
 /// Pins of people, as far as the planner has to know them.

@@ -25,7 +25,7 @@ mod truncate;
 use std::fmt;
 
 pub use budget::{Lines, gives_way, least_reserve, output_reserved, usual_reserve};
-pub use facts::{Cost, Facts, Kept, Pins, Regions, shared_out};
+pub use facts::{Cost, Counting, Facts, Kept, Pins, Regions, shared_out};
 pub use policy::{ClearLine, FoldAt, KeepRecent, Policy, ResultRules, Size, Strategy, TemplateFacts};
 
 use crate::conversation::edit::Rule;

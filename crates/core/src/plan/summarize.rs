@@ -56,7 +56,7 @@ pub(super) fn apply_asked(sheet: &mut Sheet<'_>) -> Option<String> {
     if total <= line {
         return None;
     }
-    if sheet.facts.guessed && total <= sheet.lines.limit && !asked.is_now() {
+    if sheet.facts.counting.guessed && total <= sheet.lines.limit && !asked.is_now() {
         sheet.wait("summarize", line, clear::GUESSED);
         return None;
     }
@@ -110,7 +110,7 @@ fn fold(sheet: &mut Sheet<'_>, total: Tokens) -> Result<Fold, String> {
     if sheet.policy.fold_at == FoldAt::Wall && !at_wall {
         return Err(format!("fold_at = \"wall\", and a prompt of {} tokens fits", lines.limit));
     }
-    if sheet.facts.guessed && !now {
+    if sheet.facts.counting.guessed && !now {
         return Err(clear::GUESSED.into());
     }
     let (keep_recent, target) = (sheet.keep_recent(), sheet.fold_target());

@@ -116,7 +116,7 @@ fn clear_results(sheet: &mut Sheet<'_>, uses: &Uses) -> usize {
     let results: Vec<usize> = (0..body.len()).filter(stands).collect();
     let due = match uses.trigger {
         // A guess is no reason to take anything away; the first reply tells.
-        Trigger::Tokens(_) if sheet.facts.guessed => {
+        Trigger::Tokens(_) if sheet.facts.counting.guessed => {
             sheet.wait("clear", 0, clear::GUESSED);
             false
         }
