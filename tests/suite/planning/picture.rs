@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use windowsill::conversation::edit::{Edit, Rule, View};
 use windowsill::conversation::{Conversation, Message, Role, Tokens, repair};
-use windowsill::plan::{Action, Facts, FoldAt, KeepRecent, Plan, Policy, ResultRules, Size, Strategy};
+use windowsill::plan::{Action, Counting, Facts, FoldAt, KeepRecent, Plan, Policy, ResultRules, Size, Strategy};
 use windowsill::wire::{json, openai_chat as wire};
 
 use super::harness::{self, BRIEF_MARK, FRAME, filler};
@@ -71,7 +71,11 @@ pub(crate) fn read(picture: &str) -> Picture {
         }
     }
     let view = View { messages: conversation.body.len(), edits, ..View::default() };
-    let facts = Facts { forwarded, guessed, ..harness::facts(&conversation, &view, window, reserve) };
+    let facts = Facts {
+        forwarded,
+        counting: Counting { guessed, ..Counting::default() },
+        ..harness::facts(&conversation, &view, window, reserve)
+    };
     Picture { conversation, facts, policy }
 }
 
