@@ -21,6 +21,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 
 pub use ahead::background;
+pub use desk::again::{Other, again};
 pub use desk::agent::{Agent, Tool};
 pub use desk::ask::ask_original;
 pub use desk::checkpoint::checkpoint;
