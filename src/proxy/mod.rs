@@ -21,6 +21,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 
 pub use ahead::background;
+pub use desk::again::{Other, again};
 pub use desk::agent::{Agent, Tool};
 pub use desk::ask::ask_original;
 pub use desk::checkpoint::checkpoint;
@@ -52,8 +53,9 @@ pub use desk::timeline::{timeline, timeline_message};
 pub use desk::trace::{TraceQuery, follow_running};
 pub use desk::trace::{events, follow};
 pub use doors::conversations::{conversation_item, conversation_items, conversation_of, create_conversation};
+pub use doors::counts::{count_chat, count_messages};
 pub use doors::dialect::refusal;
-pub use doors::dialect::{anthropic_models, count_chat, count_messages, messages, ollama, ollama_asks};
+pub use doors::dialect::{anthropic_models, messages, ollama, ollama_asks};
 pub use doors::embeds::{ollama_embeds, pass_below_api};
 pub use doors::responses::{compact_responses, count_responses, responses};
 pub use doors::stored::{cancel_response, input_items, response_of};

@@ -7,12 +7,13 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::table::Found;
-use crate::proxy::{self, App, Chosen, Compaction, Error, Pinning, Steer, Unpinned, When};
+use crate::proxy::{self, App, Chosen, Compaction, Error, Other, Pinning, Steer, Unpinned, When};
 
 /// What can be changed in a conversation.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Steering {
     Compact,
+    Again,
     Restore,
     Clear,
     Evict,
@@ -40,6 +41,10 @@ pub(super) async fn answer(app: &Arc<App>, steering: Steering, found: &Found, bo
         Steering::Compact => {
             let Compact { focus, when, dry_run, write_brief } = asked(body)?;
             proxy::compact(app, id, Compaction { focus, when, dry_run, write_brief, ..Default::default() }).await
+        }
+        Steering::Again => {
+            let Another { messages, brief, focus, line } = asked(body)?;
+            proxy::again(app, id, Other { messages, brief, focus, line }).await
         }
         Steering::Restore | Steering::Clear | Steering::Evict | Steering::Brief | Steering::Undo => {
             let wish: Wish = asked(body)?;
@@ -160,6 +165,16 @@ pub(super) async fn ask(app: &Arc<App>, id: &str, body: &Bytes) -> Result<Value,
 struct Question {
     question: String,
     conversation: Option<String>,
+}
+
+/// What of a request is to be other when it is sent again.
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Another {
+    messages: Option<usize>,
+    brief: Option<String>,
+    focus: Option<String>,
+    line: Option<f64>,
 }
 
 /// Whether what came back by itself behind a message helps.

@@ -126,6 +126,7 @@ pub const ROUTES: &[Route] = &[
     steering("PUT", "/windowsill/conversations/{id}/star", Steering::Star),
     steering("DELETE", "/windowsill/conversations/{id}", Steering::Delete),
     steering("POST", "/windowsill/conversations/{id}/compact", Steering::Compact),
+    steering("POST", "/windowsill/conversations/{id}/again", Steering::Again),
     steering("POST", "/windowsill/conversations/{id}/restore", Steering::Restore),
     steering("POST", "/windowsill/conversations/{id}/clear", Steering::Clear),
     steering("POST", "/windowsill/conversations/{id}/evict", Steering::Evict),

@@ -480,6 +480,19 @@ def requests(browser, session, shots):
     browser.shots(shots, "sides")
     browser.click("As JSON")
     browser.until("both as JSON", "return document.querySelectorAll('#sides pre').length === 2")
+    # It is sent again with another line: both answers stand beside each other, and nothing of it is kept.
+    kept, newest = session.edits(), events[-1]["id"]
+    browser.click("Send again…")
+    browser.until("the form", "const radio = document.querySelector('#again [value=line]'); radio?.click(); return !!radio")
+    browser.until("the line", "return !!document.querySelector('#again [name=line]')")
+    typed(browser, "#again [name=line]", "30")
+    browser.click("Send again")
+    answers = browser.until("both answers", "const all = [...document.querySelectorAll('#answers .say')]; return all.length === 2 && all.map((a) => a.innerText)")
+    assert answers[0].startswith("The answer on record") and "tokens read" in answers[1], answers
+    accessible(browser, "both answers")
+    browser.shots(shots, "again")
+    events = call("GET", f"{session.url}/windowsill/events?since={newest}&conversation={session.id}", headers=headers)[0]["events"]
+    assert session.edits() == kept and all(e["data"].get("role") == "summary" for e in events), f"it is kept: {events}"
     browser.click("Close")
     whole, masked = (call("GET", f"{session.url}/windowsill/conversations/{session.id}/request?{more}", headers=headers)[0] for more in ("replaced=false", "replaced"))
     assert len(whole["messages"]) == len(masked["messages"]) == last["messages"] and "resolve_lookup_value" in str(whole) and "resolve_lookup_value" not in str(masked)

@@ -4,6 +4,7 @@
 #![allow(clippy::print_stderr, reason = "a test that skips says so")]
 
 mod admission;
+mod again;
 mod answers;
 mod apart;
 mod ask;

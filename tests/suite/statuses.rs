@@ -117,6 +117,7 @@ fn refuses(asker: &mut Asker, ambiguous: &str) {
             Some("brief" | "pins") => json!({"text": "Go on."}),
             Some("rewriting") => json!({"on": true}),
             Some("build") => json!({"turns": [1]}),
+            Some("again") => json!({"line": 0.5}),
             _ => json!({}),
         };
         asker.about(UNKNOWN, |asker| asker.ask(404, route.method, &path, &body));
@@ -205,6 +206,8 @@ fn folds(asker: &mut Asker) {
     asker.steer(200, "compact", &json!({}));
     asker.steer(409, "compact", &json!({}));
     asker.steer(200, "brief", &json!({"text": "The fence is painted."}));
+    asker.steer(200, "again", &json!({"brief": "The fence is blue."}));
+    asker.steer(409, "again", &json!({"messages": 1, "line": 0.9}));
     asker.steer(200, "pins", &json!({"text": "Keep the gate green."}));
     asker.steer(200, "pins", &json!({"message": 0}));
     asker.steer(409, "pins", &json!({"message": 0}));

@@ -115,6 +115,7 @@ const PLANNERS: &[(&str, &str)] = &[
     ("Fitting::new(", "src/proxy/turn/draft.rs"),
     ("asked::breaks(", "src/proxy/turn/measured.rs"),
     ("asked::fold(", "src/proxy/state/view.rs"),
+    ("asked::at_line(", "src/proxy/state/view.rs"),
     ("asked::foreseen(", "src/proxy/state/view.rs"),
 ];
 

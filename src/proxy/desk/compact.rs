@@ -50,11 +50,11 @@ pub struct Compaction {
 }
 
 /// A fold that a person asked for.
-struct Fold<'a> {
-    plan: Plan,
+pub(super) struct Fold<'a> {
+    pub(super) plan: Plan,
     /// Messages that it takes, from the first.
-    to: usize,
-    focus: Option<&'a str>,
+    pub(super) to: usize,
+    pub(super) focus: Option<&'a str>,
     /// Whether a model writes the brief.
     asks: bool,
     /// The longest text that the model may write.
@@ -67,27 +67,35 @@ impl<'a> Fold<'a> {
     /// # Errors
     /// When there is nothing to fold.
     fn planned(ground: &'a Ground, focus: Option<&'a str>) -> Result<Fold<'a>, Error> {
+        Fold::of(ground, ground.folding().ok_or_else(nothing_to_fold)?, focus)
+    }
+
+    /// That of a plan.
+    ///
+    /// # Errors
+    /// When the plan folds nothing.
+    pub(super) fn of(ground: &'a Ground, plan: Plan, focus: Option<&'a str>) -> Result<Fold<'a>, Error> {
         let policy = &ground.policy().policy;
-        let nothing = || {
-            let message = "there is nothing to fold: the conversation is short or was just folded";
-            Error::client(409, "nothing_to_fold", message, "")
-        };
-        let plan = ground.folding().ok_or_else(nothing)?;
         let found = plan.actions.iter().find_map(|a| match a {
             Action::Fold { to, budget, .. } => Some((*to, *budget)),
             _ => None,
         });
-        let (to, budget) = found.ok_or_else(nothing)?;
+        let (to, budget) = found.ok_or_else(nothing_to_fold)?;
         let max_tokens = (budget.min(plan.lines.summary) / 4 * 3).min(policy.summary_max_tokens);
         let asks = matches!(policy.strategy, Strategy::Summarize | Strategy::Off);
         Ok(Fold { plan, to, focus: focus.or(ground.policy().focus.as_deref()), asks, max_tokens })
     }
 
-    /// What was written for it, to be kept until it is made.
-    fn draft(&self, ground: &Ground, text: Option<Arc<str>>) -> Unmade {
+    /// What was written for it from a view, to be kept until it is made.
+    fn draft(&self, ground: &Ground, old: &View, text: Option<Arc<str>>) -> Unmade {
         let focus = self.focus.map(str::to_owned);
-        Unmade { tip: ground.chain().last().copied(), old: ground.old().clone(), to: self.to, focus, text }
+        Unmade { tip: ground.chain().last().copied(), old: old.clone(), to: self.to, focus, text }
     }
+}
+
+fn nothing_to_fold() -> Error {
+    let message = "there is nothing to fold: the conversation is short or was just folded";
+    Error::client(409, "nothing_to_fold", message, "")
 }
 
 /// What a person asked to be done with a view.
@@ -230,8 +238,11 @@ async fn compact_now(app: &Arc<App>, id: &str, wanted: &Compaction) -> Result<Va
 /// What a fold costs. What a model will write is known once it has written; until then what is kept without one takes
 /// its place.
 async fn priced_fold(app: &App, ground: &Ground, fold: &Fold<'_>, wanted: &Compaction) -> Result<Value, Error> {
-    let written =
-        if wanted.write_brief { written_for(app, ground, fold).await } else { drafted_for(app, ground, fold) };
+    let written = if wanted.write_brief {
+        written_for(app, ground, ground.old(), fold).await
+    } else {
+        drafted_for(app, ground, ground.old(), fold)
+    };
     let text = written.as_ref().and_then(|text| text.as_deref());
     let view = folded_view(app, ground, &fold.plan, fold.focus, text.map(|text| (text, fold.to)))?.view;
     let price = price_of(app, ground, &view).await;
@@ -248,7 +259,7 @@ async fn priced_fold(app: &App, ground: &Ground, fold: &Fold<'_>, wanted: &Compa
 
 /// Folds.
 async fn fold_now(app: &App, ground: &Ground, fold: &Fold<'_>, started: Instant) -> Result<Value, Error> {
-    let written = written_for(app, ground, fold).await.flatten();
+    let written = written_for(app, ground, ground.old(), fold).await.flatten();
     let read = written.as_deref().map(|text| (text, fold.to));
     let Applied { view, originals } = folded_view(app, ground, &fold.plan, fold.focus, read)?;
     let price = price_of(app, ground, &view).await;
@@ -265,22 +276,22 @@ async fn fold_now(app: &App, ground: &Ground, fold: &Fold<'_>, started: Instant)
 }
 
 /// What a model wrote for this fold when its price was asked.
-fn drafted_for(app: &App, ground: &Ground, fold: &Fold<'_>) -> Option<Option<Arc<str>>> {
+fn drafted_for(app: &App, ground: &Ground, old: &View, fold: &Fold<'_>) -> Option<Option<Arc<str>>> {
     let draft = app.lives.with(&ground.row.id, |live| live.work.draft.clone())?;
-    (draft == fold.draft(ground, draft.text.clone())).then_some(draft.text)
+    (draft == fold.draft(ground, old, draft.text.clone())).then_some(draft.text)
 }
 
-/// What a model writes for this fold, asked now unless it was asked before; `None` where none is asked.
-async fn written_for(app: &App, ground: &Ground, fold: &Fold<'_>) -> Option<Option<Arc<str>>> {
+/// What a model writes for this fold of a view, asked now unless it was asked before; `None` where none is asked.
+pub(super) async fn written_for(app: &App, ground: &Ground, old: &View, fold: &Fold<'_>) -> Option<Option<Arc<str>>> {
     if !fold.asks {
         return None;
     }
-    if let Some(written) = drafted_for(app, ground, fold) {
+    if let Some(written) = drafted_for(app, ground, old, fold) {
         return Some(written);
     }
     let Ground { situation, request, facts, .. } = ground;
     let Situation { upstream, window, policy, .. } = situation;
-    let (messages, previous) = folded(request, ground.old(), fold.to);
+    let (messages, previous) = folded(request, old, fold.to);
     let text = ask_for_brief(
         app,
         &Ask {
@@ -302,7 +313,7 @@ async fn written_for(app: &App, ground: &Ground, fold: &Fold<'_>) -> Option<Opti
     )
     .await
     .map(|(text, _)| text);
-    let draft = fold.draft(ground, text.clone());
+    let draft = fold.draft(ground, old, text.clone());
     app.lives.with(&ground.row.id, |live| live.work.draft = Some(draft));
     Some(text)
 }
@@ -327,12 +338,20 @@ pub(in crate::proxy) fn folded_view(
 /// # Errors
 /// 404 for an unknown one, 400 for the beginning of an id.
 pub(in crate::proxy) async fn ground(app: &App, id: &str) -> Result<Ground, Error> {
+    ground_at(app, id, None).await
+}
+
+/// The same as of the request that had so many messages; without a number, of all that are recorded.
+///
+/// # Errors
+/// As [`ground`].
+pub(super) async fn ground_at(app: &App, id: &str, messages: Option<usize>) -> Result<Ground, Error> {
     let row = whole_row(app, id).await?;
     let head = app.turn.heads.of(id);
     let head_request = head.as_ref().and_then(|head| head.request());
     let has_head = head_request.is_some();
     let with_recall = head.and_then(|head| head.with_recall.clone()).filter(|_| has_head);
-    let (situation, request) = of_record(app, &row, head_request).await?;
+    let (situation, request) = of_record(app, &row, head_request, messages).await?;
     let Situation { key, policy, window, .. } = &situation;
     let standing = standing_of(app, id, None)?;
     let mut facts = facts_of(app, &situation, &row, &request);
@@ -344,6 +363,8 @@ pub(in crate::proxy) async fn ground(app: &App, id: &str) -> Result<Ground, Erro
     app.measure.firsts.take(&row.state["counts"]);
     let estimated = Regions::of(&request.conversation, &facts, &policy.policy);
     let calibration = calibration(&row, &estimated);
+    // What was counted last is the count of all of it.
+    let calibration = if messages.is_none() { calibration } else { 1.0 };
     scale(&mut facts, calibration);
     Ok(Ground { situation, row, request, facts, calibration, standing, held, has_head, with_recall })
 }

@@ -1,6 +1,7 @@
 //! What people and agents ask, beside requests: what is recorded, what fills a window, what a change would cost, what is wrong; and
 //! what they want changed.
 
+pub(super) mod again;
 pub(super) mod agent;
 pub(super) mod ask;
 pub(super) mod checkpoint;

@@ -1,34 +1,24 @@
 //! Requests in other dialects than chat completions: said in its words, answered like any, and the reply said in the
 //! client's words again. One conversation has one prompt this way, whoever asks, and servers that lack a dialect have it.
 
-use std::collections::VecDeque;
-use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
-use futures_util::stream::BoxStream;
-use futures_util::{FutureExt as _, Stream, StreamExt as _};
+use futures_util::FutureExt as _;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, header};
-use http_body::Frame;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited, StreamBody};
 use serde_json::{Value, json};
-use tokio::time::{Instant, Sleep};
 use tracing::debug;
 
-use super::compacted::{managed, opened_to_count};
-use super::items::{Joins, Keeper, hear_messages, keep_unsaid, keeper};
+use super::compacted::managed;
+use super::encoded::{EncodedStream, Managing};
+use super::items::{Joins, hear_messages, keep_unsaid, keeper};
 use super::shadow::shadowed;
 use super::waiting::{answer, quiet};
 use super::{model_in, pass};
-use crate::conversation::managed::Edits;
 use crate::plain;
 use crate::proxy::desk::models::models;
-use crate::proxy::desk::report::weighed;
 use crate::proxy::servers::upstream_of;
 use crate::proxy::state::headers;
 use crate::proxy::turn::LARGEST_BUFFERED;
@@ -36,12 +26,11 @@ use crate::proxy::turn::early::Early;
 use crate::proxy::turn::relay::{Answer, Body, full, json_reply};
 use crate::proxy::{App, Error, aside};
 use crate::upstream::Kind;
-use crate::upstream::event::{Event, Says};
 use crate::upstream::unique::{unique, unix_seconds};
+use crate::wire::WireError;
 use crate::wire::dialect::said::{Compaction, Said};
-use crate::wire::dialect::{Dialect, Head, Heard, Managed, ReplyEncoder, anthropic, ollama};
+use crate::wire::dialect::{Dialect, Head, Heard, anthropic, ollama};
 use crate::wire::json::{self, Fields};
-use crate::wire::{WireError, openai_chat};
 
 /// Fields that refer to what the server would have to remember.
 const MEMORY: [&str; 2] = ["previous_response_id", "conversation"];
@@ -76,34 +65,6 @@ pub async fn messages(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<Resp
 /// As [`crate::proxy::models`].
 pub async fn anthropic_models(app: &App, id: Option<&str>) -> Result<Value, Error> {
     Ok(anthropic::models(models(app, id).await?))
-}
-
-/// Answers `POST /v1/messages/count_tokens`: the prompt as it would be forwarded, and as the client sent it. Nothing is loaded
-/// for it.
-///
-/// # Errors
-/// As the request itself would get.
-pub async fn count_messages(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
-    let size = body.len();
-    if headers::is_off(&parts.headers, &headers::SWITCH) || app.config.shadow {
-        return pass(app, parts, body).await;
-    }
-    let (owned, read, mut from_client) = (Arc::clone(app), body.clone(), parts.headers.clone());
-    let count = async move {
-        let (chat, unsaid) = opened_to_count(&owned, &from_client, &read).await?;
-        // Who asks for nothing is told what the history had, too.
-        headers::ask(&mut from_client, Some(&unsaid.edits.unwrap_or_default()));
-        weighed(&owned, openai_chat::parse(&chat)?, &from_client).await
-    };
-    match app.aside.run(size, count.boxed()).await? {
-        Err(Error::Unread(why)) => unread(app, parts, body, why).await,
-        Err(e) => Err(e),
-        Ok((forwarded, original)) => {
-            let managed = json!({"original_input_tokens": original});
-            let told = json!({"input_tokens": forwarded, "context_management": managed});
-            Ok(json_reply(StatusCode::OK, &told))
-        }
-    }
 }
 
 /// Answers `POST /api/chat`, and `POST /api/generate` where `generate`.
@@ -172,32 +133,6 @@ pub async fn ollama_asks(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<R
         }
     };
     Ok(json_reply(StatusCode::OK, &value))
-}
-
-/// Answers `POST /v1/chat/completions/input_tokens`, which llama-server has: the tokens that would be forwarded, and those of the
-/// history as the client sent it.
-///
-/// # Errors
-/// As the request itself would get.
-pub async fn count_chat(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
-    if headers::is_off(&parts.headers, &headers::SWITCH) || app.config.shadow {
-        return pass(app, parts, body).await;
-    }
-    input_tokens(app, &parts.headers, body).await
-}
-
-pub(super) async fn input_tokens(
-    app: &Arc<App>,
-    from_client: &HeaderMap,
-    chat: Bytes,
-) -> Result<Response<Body>, Error> {
-    let (owned, size, mut asked) = (Arc::clone(app), chat.len(), from_client.clone());
-    // Who asks for nothing is told what the history had, too.
-    headers::ask(&mut asked, Some(&Edits::default()));
-    let count = async move { weighed(&owned, openai_chat::parse(&chat)?, &asked).await };
-    let (forwarded, original) = app.aside.run(size, count.boxed()).await??;
-    let told = json!({"object": "response.input_tokens", "input_tokens": forwarded, "original_input_tokens": original});
-    Ok(json_reply(StatusCode::OK, &told))
 }
 
 /// Answers a request that cannot be read here: the server may read it all the same, and what it takes alone is never
@@ -399,183 +334,4 @@ pub(super) fn head(headers: &HeaderMap) -> Head {
     let number = |name: &str| headers.get(name)?.to_str().ok()?.parse().ok();
     let (prompt_tokens, window) = (number("x-windowsill-prompt-tokens"), number("x-windowsill-window"));
     Head { id: unique(24), created: unix_seconds(), prompt_tokens, window }
-}
-
-/// What is done before a reply, and what comes after it.
-pub(super) type Ahead = BoxFuture<'static, (Said, BoxStream<'static, Event>)>;
-/// What was done with the history of a request, once that is known.
-type Managing = Box<dyn FnOnce() -> Option<Managed> + Send>;
-
-/// A stream of chat completion chunks, said in a client's words as it comes.
-pub(super) struct EncodedStream {
-    /// What is waited for before the events.
-    ahead: Option<Ahead>,
-    events: BoxStream<'static, Event>,
-    encoder: Box<dyn ReplyEncoder>,
-    /// Said, and not yet sent.
-    ready: VecDeque<Bytes>,
-    /// When to say something that means nothing.
-    quiet: Pin<Box<Sleep>>,
-    /// How long it may be silent.
-    patience: Duration,
-    /// When something was sent last.
-    spoke: Option<Instant>,
-    /// Tells what was done with the history, once that is known.
-    managing: Option<Managing>,
-    /// Takes what the client may refer to later.
-    pub(super) keeper: Option<Keeper>,
-    over: bool,
-}
-
-impl EncodedStream {
-    /// A reply to which something is done first.
-    pub(super) fn after(
-        ahead: Ahead,
-        encoder: Box<dyn ReplyEncoder>,
-        begin: String,
-        patience: Duration,
-    ) -> EncodedStream {
-        let events = futures_util::stream::empty().boxed();
-        EncodedStream { ahead: Some(ahead), ..EncodedStream::new(events, encoder, begin, patience) }
-    }
-
-    fn new(
-        events: BoxStream<'static, Event>,
-        encoder: Box<dyn ReplyEncoder>,
-        begin: String,
-        patience: Duration,
-    ) -> EncodedStream {
-        let quiet = Box::pin(tokio::time::sleep(patience));
-        let ready = VecDeque::new();
-        let mut encoded = EncodedStream {
-            ahead: None,
-            events,
-            encoder,
-            ready,
-            quiet,
-            patience,
-            spoke: None,
-            managing: None,
-            keeper: None,
-            over: false,
-        };
-        encoded.say(begin);
-        encoded
-    }
-
-    fn say(&mut self, text: String) {
-        if !text.is_empty() {
-            self.ready.push_back(text.into());
-        }
-    }
-
-    /// Says something that means nothing.
-    fn ping(&mut self) {
-        self.quiet.as_mut().reset(Instant::now() + self.patience);
-        let ping = self.encoder.ping();
-        self.say(ping);
-    }
-
-    fn hear(&mut self, event: Event) {
-        match event.says {
-            Says::Chunk(value) => {
-                self.manage();
-                if let Some(said) = Said::of(&value) {
-                    let text = self.encoder.chunk(&said);
-                    self.say(text);
-                }
-            }
-            // A ping keeps the connection alive on this side too. Some servers send very many.
-            Says::Nothing if event.raw.starts_with(b":") => {
-                let silent = self.spoke.map_or(self.patience, |at| at.elapsed());
-                if self.ready.is_empty() && silent >= self.patience / 2 {
-                    self.ping();
-                }
-            }
-            Says::Nothing | Says::Done | Says::Other => {}
-        }
-    }
-
-    /// Says what was done with the history before anything else.
-    fn manage(&mut self) {
-        if let Some(managed) = self.managing.take().and_then(|told| told()) {
-            self.encoder.managed(&managed);
-        }
-    }
-
-    fn end(&mut self) {
-        self.manage();
-        self.encoder.at(unix_seconds());
-        let text = self.encoder.end();
-        if let Some(keep) = self.keeper.take() {
-            keep(self.encoder.kept());
-        }
-        self.say(text);
-        self.over = true;
-    }
-}
-
-impl Stream for EncodedStream {
-    type Item = Result<Frame<Bytes>, io::Error>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        loop {
-            if let Some(text) = self.ready.pop_front() {
-                let now = Instant::now();
-                self.spoke = Some(now);
-                let again = now + self.patience;
-                self.quiet.as_mut().reset(again);
-                return Poll::Ready(Some(Ok(Frame::data(text))));
-            }
-            if self.over {
-                return Poll::Ready(None);
-            }
-            match self.ahead.as_mut().map(|ahead| ahead.as_mut().poll(cx)) {
-                Some(Poll::Ready((said, events))) => {
-                    (self.ahead, self.events) = (None, events);
-                    let text = self.encoder.chunk(&said);
-                    self.say(text);
-                    continue;
-                }
-                Some(Poll::Pending) if self.quiet.as_mut().poll(cx).is_ready() => {
-                    self.ping();
-                    continue;
-                }
-                Some(Poll::Pending) => return Poll::Pending,
-                None => {}
-            }
-            match self.events.as_mut().poll_next(cx) {
-                Poll::Pending if self.quiet.as_mut().poll(cx).is_ready() => self.ping(),
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Some(event)) => self.hear(event),
-                Poll::Ready(None) => self.end(),
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use futures_util::StreamExt as _;
-
-    use super::*;
-
-    #[test]
-    fn a_stream_that_is_silent_for_long_is_pinged() {
-        let asked = br#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
-        let mut encoder = anthropic::request(asked).unwrap().encoder;
-        let begin = encoder.start(&Head { id: "x".into(), created: 0, prompt_tokens: None, window: None });
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        runtime.block_on(async {
-            let never = futures_util::stream::pending().boxed();
-            let mut encoded = EncodedStream::new(never, encoder, begin, Duration::from_millis(1));
-            let mut said = String::new();
-            for _ in 0..4 {
-                let data = encoded.next().await.unwrap().unwrap().into_data().unwrap();
-                said.push_str(&String::from_utf8_lossy(&data));
-            }
-            assert_eq!(said.matches("event: ping").count(), 4, "{said}");
-            assert!(said.starts_with("event: message_start") && !said.contains("message_stop"), "{said}");
-        });
-    }
 }

@@ -11,7 +11,9 @@ use serde_json::json;
 
 use super::background;
 use super::compaction::{Compacted, compacted, is_due};
-use super::dialect::{Ahead, EncodedStream, First, asked_in_chat, head, input_tokens, told_after, unread};
+use super::counts::input_tokens;
+use super::dialect::{First, asked_in_chat, head, told_after, unread};
+use super::encoded::{Ahead, EncodedStream};
 use super::items::{Asked, hear_responses, keep_unsaid, keeper};
 use super::pass;
 use super::shadow::shadowed;

@@ -1,8 +1,8 @@
 //! From what a view is wanted for to the view. Requests, the work ahead of them, and a person's fold or clearing all use it.
 
 use crate::apply::{self, Applied, Words};
-use crate::conversation::Conversation;
 use crate::conversation::edit::View;
+use crate::conversation::{Conversation, Tokens};
 use crate::measure::{ModelKey, own};
 use crate::plan::asked::{self, Next};
 use crate::plan::{Action, Counting, Facts, Plan, Policy};
@@ -27,6 +27,8 @@ pub(in crate::proxy) struct Subject<'a> {
 pub(in crate::proxy) enum Intent {
     /// Somebody wants the history folded now: a person, or whoever says that a task is done.
     Fold,
+    /// Somebody wants to see it folded at another line (prompt tokens); with 0, as far as it can be.
+    Line(Tokens),
     /// The next request is foreseen to need it.
     Ahead(Next),
 }
@@ -38,11 +40,10 @@ pub(in crate::proxy) fn planned(
     policy: &Policy,
     intent: Intent,
 ) -> Option<Plan> {
+    let folds = |plan: &Plan| plan.actions.iter().any(|action| matches!(action, Action::Fold { .. }));
     match intent {
-        Intent::Fold => {
-            let plan = asked::fold(conversation, facts, policy);
-            plan.actions.iter().any(|action| matches!(action, Action::Fold { .. })).then_some(plan)
-        }
+        Intent::Fold => Some(asked::fold(conversation, facts, policy)).filter(folds),
+        Intent::Line(line) => Some(asked::at_line(conversation, facts, policy, line)).filter(folds),
         Intent::Ahead(next) => asked::foreseen(conversation, facts, policy, next),
     }
 }

@@ -152,12 +152,13 @@ pub(in crate::proxy) async fn of_record(
     app: &App,
     row: &ConversationRow,
     head: Option<Request>,
+    messages: Option<usize>,
 ) -> Result<(Situation, Request), Error> {
     let upstream = upstream_of(app, &row.model).await?;
     let window = window_without_loading(app, &upstream, &row.model).await;
     let policy = policy_of(app, row, &window);
     let mut request = head.unwrap_or_else(|| request_of(&row.model));
-    let history = recorded(app, row, &mut request, &policy.policy)?;
+    let history = recorded(app, row, &mut request, messages, &policy.policy)?;
     let key = key(app, &upstream, &request);
     let own = app.measure.counters.of(&upstream, &row.model, &window, shown::QUESTION_WAITS).await;
     let situation = Situation {
@@ -179,8 +180,15 @@ pub(in crate::proxy) async fn of_record(
 }
 
 /// Puts the messages that are recorded of a conversation into a request.
-fn recorded(app: &App, row: &ConversationRow, request: &mut Request, policy: &Policy) -> Result<History, Error> {
-    let rows = app.store.messages(&row.id)?;
+fn recorded(
+    app: &App,
+    row: &ConversationRow,
+    request: &mut Request,
+    messages: Option<usize>,
+    policy: &Policy,
+) -> Result<History, Error> {
+    let mut rows = app.store.messages(&row.id)?;
+    rows.truncate(messages.unwrap_or(usize::MAX));
     let chain: Vec<Digest> = rows.iter().map(|r| r.chain).collect();
     let body = rows.iter().map(|row| openai_chat::recorded(row.raw.clone())).collect();
     let repaired = repair::mend(body, policy.template.tool_call_id_length).body;

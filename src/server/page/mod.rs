@@ -14,6 +14,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("style.css", "text/css; charset=utf-8", include_str!("style.css")),
     ("icon.svg", "image/svg+xml", include_str!("icon.svg")),
     ("licenses.txt", "text/plain; charset=utf-8", include_str!("licenses.txt")),
+    ("again.js", SCRIPT, include_str!("again.js")),
     ("api.js", SCRIPT, include_str!("api.js")),
     ("app.js", SCRIPT, include_str!("app.js")),
     ("chart.js", SCRIPT, include_str!("chart.js")),

@@ -2,6 +2,7 @@
 
 import { html, useMemo, useState } from "./lib.js";
 import { get, of } from "./api.js";
+import { Again } from "./again.js";
 import { useData, Button, Copy, Dialog, Wrong, save } from "./use.js";
 import { count, plural } from "./format.js";
 
@@ -77,10 +78,12 @@ export function Sides({ id, model, messages }) {
   const [only, narrow] = useState(false);
   const [listed, more] = useState(ROWS);
   const [problem, say] = useState(null);
+  const [again, ask] = useState(false);
   const rows = useMemo(() => (view ? pair(view) : []), [view]);
   const changed = rows.filter((row) => !row.alike).length;
   const wanted = only ? rows.filter((row) => !row.alike) : rows;
   const from = Math.max(0, wanted.length - listed);
+  const brief = view?.edits.find((edit) => edit.rule === "fold")?.brief;
   const asked = view && { model, messages: view.messages };
   const curl = () => `curl ${location.origin}/v1/chat/completions -H 'content-type: application/json' -H 'x-windowsill: off' -d @- <<'EOF'\n${JSON.stringify(asked)}\nEOF\n`;
   // What gives the same plan again, for whoever looks into it.
@@ -97,7 +100,8 @@ export function Sides({ id, model, messages }) {
         <label class="check"><input type="checkbox" name="only" checked=${only} onchange=${(e) => narrow(e.target.checked)} /> only what differs</label></div>
       <div class="sent" id="sides" tabindex="0" role="region" aria-label="Received and sent">${raw ? html`<div class="pair"><div>${json(view.client)}</div><div>${json(view.messages)}</div></div>`
       : html`${from > 0 && html`<button type="button" class="link" onclick=${() => more(listed + 5 * ROWS)}>Show ${count(from)} earlier messages</button>`}${wanted.slice(from).map((row, n) => html`<${Row} key=${`${row.at} ${from + n}`} row=${row} />`)}`}</div>
-      <div class="buttons"><${Button} onclick=${() => choose(!raw)}>${raw ? "As a chat" : "As JSON"}<//><${Copy} text=${() => JSON.stringify(asked, null, 2)} label="Copy as JSON" /><${Copy} text=${curl} label="Copy as curl" />
+      ${again && html`<${Again} id=${id} messages=${messages} brief=${brief} />`}
+      <div class="buttons"><${Button} onclick=${() => ask(!again)} aria-expanded=${String(again)}>Send again…<//><${Button} onclick=${() => choose(!raw)}>${raw ? "As a chat" : "As JSON"}<//><${Copy} text=${() => JSON.stringify(asked, null, 2)} label="Copy as JSON" /><${Copy} text=${curl} label="Copy as curl" />
         <button type="button" class="copy" onclick=${keep(false)}>Save as input</button><button type="button" class="copy" onclick=${keep(true)}>… with texts replaced</button>
         <${Button} onclick=${(e) => e.target.closest("dialog").close()}>Close<//></div>`}<//>`;
 }

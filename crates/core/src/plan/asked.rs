@@ -1,8 +1,9 @@
 //! Plans that no request asks for: the fold that a person wants now, and the one that the next request will need.
 
 use super::policy::{FoldAt, KeepRecent, Policy, ResultRules, Size, Strategy};
-use super::{Action, Facts, Plan, Regions, plan};
+use super::{Action, Facts, Plan, Regions, client, plan};
 use crate::conversation::edit::Edit;
+use crate::conversation::managed::{Compact, Edits};
 use crate::conversation::{Conversation, Tokens};
 
 /// A fold ahead of need must leave no more than this share of the prompt.
@@ -26,6 +27,12 @@ pub fn fold(conversation: &Conversation, facts: &Facts, policy: &Policy) -> Plan
     let at_wall = plan(conversation, &ending_at(facts, now.before.prompt()), &policy);
     let only_folds = at_wall.actions.iter().all(is_fold);
     if only_folds && at_wall.actions.iter().any(takes_more) { at_wall } else { now }
+}
+
+/// The plan of a history that is folded at another line than the policy's (prompt tokens); with 0, as far as it can be.
+pub fn at_line(conversation: &Conversation, facts: &Facts, policy: &Policy, line: Tokens) -> Plan {
+    let compact = Some(Compact { at: line, ..Compact::default() });
+    plan(conversation, facts, &client::over(&Edits { compact, ..policy.client.clone() }, policy))
 }
 
 fn is_fold(action: &Action) -> bool {
