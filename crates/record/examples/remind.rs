@@ -46,8 +46,11 @@ struct Score {
     prompt: f64,
     sliding: f64,
     ahead: f64,
+    worse: f64,
     brought: f64,
     holds: f64,
+    items: f64,
+    right: f64,
     tokens: f64,
     others: f64,
     nothing: f64,
@@ -69,14 +72,18 @@ fn main() {
     for (half, s) in ["A", "B"].iter().zip(&scores) {
         let mean = |sum: f64| sum / s.questions.max(1.0);
         println!(
-            "{window} {half}: prompt {:.3} sliding {:.3} with what came {:.3}; came {:.2}, held evidence {:.2}, {:.0} tokens; nothing \
-             came for {:.2} of {} that others were asked",
+            "{window} {half}: prompt {:.3} sliding {:.3} with what came {:.3} (less than sliding: {} of {}); came {:.2}, held evidence \
+             {:.2}, {:.0} tokens, {:.1} passages, of these with evidence {:.2}; nothing came for {:.2} of {} that others were asked",
             mean(s.prompt),
             mean(s.sliding),
             mean(s.ahead),
+            s.worse,
+            s.questions,
             mean(s.brought),
             s.holds / s.brought.max(1.0),
             s.tokens / s.brought.max(1.0),
+            s.items / s.brought.max(1.0),
+            s.right / s.items.max(1.0),
             s.nothing / s.others.max(1.0),
             s.others,
         );
@@ -111,11 +118,16 @@ async fn conversation(one: &Value, others: &[&Value], window: Tokens, score: &mu
         score.questions += 1.0;
         score.prompt += share(&[&prompt]);
         score.sliding += share(&[&slides]);
-        score.ahead += share(&[&prompt, block.as_deref().unwrap_or("")]);
+        let ahead = share(&[&prompt, block.as_deref().unwrap_or("")]);
+        score.ahead += ahead;
+        score.worse += f64::from(ahead < share(&[&slides]));
         if let Some(block) = block {
             score.brought += 1.0;
             score.holds += f64::from(share(&[&block]) > 0.0);
             score.tokens += f64::from(tokens(&block));
+            let items: Vec<&str> = block.split("\n- ").skip(1).collect();
+            score.items += items.len() as f64;
+            score.right += items.iter().filter(|item| keys.iter().any(|key| key.within(item))).count() as f64;
         }
     }
     for question in others {

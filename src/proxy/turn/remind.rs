@@ -64,16 +64,18 @@ fn found(app: &App, draft: &Draft<'_>, limit: Tokens, made: &Drafted) -> Option<
         return None;
     }
     let room = remind::room(window, limit.saturating_sub(made.tokens));
-    let cue = remind::cue(body).filter(|_| room > 0)?;
+    let mut cue = remind::cue(body).filter(|_| room > 0)?;
     // A person said that it does not help here.
     let unwanted = &draft.wanted.unwanted;
+    let may_come = |at: usize| {
+        body.get(at).is_some_and(|message| !unwanted.contains(&message.digest)) && !recall::is_woven(body, at)
+    };
+    cue.places.retain(|found| found.said.iter().all(|said| may_come(said.at)));
     let mut own = |hit: &mut Hit| {
         let same = |digest| body.get(hit.at).is_some_and(|message| message.digest == digest);
         // The id of a text that once stood in its place says nothing of this one.
         (hit.id, hit.call) = (None, None);
-        hit.at < last
-            && hit.digest.is_some_and(|digest| same(digest) && !unwanted.contains(&digest))
-            && !recall::is_woven(body, hit.at)
+        hit.at < last && hit.digest.is_some_and(same) && may_come(hit.at)
     };
     let count = |text: &str| app.measure.text(&situation.key, situation.own.as_deref(), text);
     blocking(|| {
@@ -90,7 +92,7 @@ fn found(app: &App, draft: &Draft<'_>, limit: Tokens, made: &Drafted) -> Option<
             all = search(other);
         }
         let all: Vec<Found> = all.into_iter().map(as_shown).collect();
-        if all.is_empty() {
+        if all.is_empty() && cue.places.is_empty() {
             return None;
         }
         let texts: Vec<_> = made.out.iter().filter_map(|out| openai_chat::message(out.bytes.clone()).ok()).collect();

@@ -154,3 +154,96 @@ fn results_and_pictures_keep_theirs_in_every_dialect() {
         assert!(words.starts_with("Where is boathouse_key"), "{path}: {words}");
     }
 }
+
+/// An edit that was written against a preview, and that the client's tool refuses, gets the true lines with the error, as they are
+/// set in; one that was made gets nothing.
+#[test]
+fn an_edit_written_against_a_preview_gets_the_true_lines() {
+    let part =
+        |n: usize| format!("fn part_{n}(rows: &[u32]) -> u32 {{\n    rows.iter().map(|row| row * {n}).sum()\n}}\n\n");
+    let file: String = (0..300).map(part).collect();
+    let old = "fn part_57(rows: &[u32]) -> u32 {\n    rows.iter().sum()\n}";
+    let patch = "*** Begin Patch\n*** Update File: src/parts.rs\n@@\n fn part_57(rows: &[u32]) -> u32 {\n-    rows.iter().sum()\n+    0\n*** End Patch";
+    let tries = [
+        (
+            "Edit",
+            json!({"file_path": "/work/src/parts.rs", "old_string": old, "new_string": "0"}),
+            "<tool_use_error>String to replace not found in file.\nString: fn part_57(rows: &[u32]) -> u32 {</tool_use_error>",
+        ),
+        (
+            "apply_patch",
+            json!({"input": patch}),
+            "apply_patch verification failed: Failed to find expected lines in /work/src/parts.rs:\n    rows.iter().sum()",
+        ),
+        (
+            "edit",
+            json!({"filePath": "/work/src/parts.rs", "oldString": old, "newString": "0"}),
+            "Error: Could not find oldString in the file. It must match exactly, including whitespace and indentation.",
+        ),
+    ];
+    let paths = ALL.iter().map(|dialect| (dialect.path, Some(dialect)));
+    for (path, dialect) in paths.chain([("/v1/chat/completions", None)]) {
+        let fake = Fake::start(Kind::LlamaServer, 8192);
+        let proxy = TestProxy::before(&fake);
+        let send = |chat: &Chat| {
+            let body = dialect.map_or_else(|| chat.body(), |d: &Dialect| (d.ask)(chat).to_string().into_bytes());
+            proxy.post(path, &[], &body).ok();
+            fake.last()
+        };
+        let read = chat().system("Be brief.").tools().user("Mend the sums.");
+        let read = read.call("c1", "read_file", json!({"path": "src/parts.rs"})).result("c1", &file);
+        let seen = send(&read);
+        assert!(!last_words(&seen).contains("row * 57)"), "{path}: a preview does not show it: {}", last_words(&seen));
+        for (tool, arguments, error) in &tries {
+            let asked = read.clone().call("c2", tool, arguments.clone());
+            let words = last_words(&send(&asked.clone().result("c2", error)));
+            assert!(words.starts_with(&format!("{error}\n\n{BEGINS}")), "{path} {tool}: {words}");
+            assert!(words.contains("\n      rows.iter().map(|row| row * 57).sum()\n"), "{path} {tool}: {words}");
+            assert!(!words.contains("row * 7)"), "{path} {tool}: {words}");
+            let words = last_words(&send(&asked.result("c2", "The file has been updated: fn part_57, error: none.")));
+            assert!(!words.contains(BEGINS), "{path} {tool}: {words}");
+        }
+    }
+}
+
+/// What a person may say in a chat of two, in words that nothing else there has.
+fn fact(turn: usize) -> String {
+    let word = |n: usize| -> String {
+        let part = |n: usize| ["ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "ro", "su"][n % 10];
+        [part(n), part(n / 10), part(n / 100), part(n + n / 10)].concat()
+    };
+    format!("On Sunday I rowed to {} with {} and had {} plums.", word(turn), word(turn + 500), turn + 100)
+}
+
+/// A fold of a chat of two never leaves less than a sliding window of the same size would: whatever stands in the newest messages
+/// that fill the window stands in the prompt, too, or comes when it is asked for.
+#[test]
+fn a_folded_chat_never_has_less_than_a_sliding_window() {
+    let window = 4096;
+    let turns = 110;
+    let said = |upto: usize| {
+        (0..upto).fold(chat().system("Be brief."), |chat, turn| {
+            let words = |n: usize| format!("{} {}", fact(n), prose(n as u64, 60));
+            chat.user(&words(2 * turn)).assistant(&words(2 * turn + 1))
+        })
+    };
+    let fake = Fake::start(Kind::LlamaServer, window);
+    let proxy = TestProxy::before(&fake);
+    for upto in (4..=turns).step_by(6) {
+        proxy.chat(&said(upto).user("Good night.")).ok();
+        // Of all that a sliding window holds, without marks between the messages and with nothing kept for a reply.
+        let mut room = window as usize * 4;
+        let holds = |n: &usize| {
+            let long = fact(*n).len() + 60;
+            room = room.saturating_sub(long);
+            room > 0
+        };
+        let newest: Vec<usize> = (0..2 * upto).rev().take_while(holds).collect();
+        for n in newest.iter().step_by(9) {
+            let place = fact(*n).split(" to ").nth(1).unwrap().split(" and ").next().unwrap().to_owned();
+            proxy.chat(&said(upto).user(&format!("Who rowed to {place}?"))).ok();
+            let sent: String = fake.last().messages().iter().map(text).collect();
+            assert!(sent.contains(&fact(*n)), "fact {n} of {}: {}", 2 * upto, last_words(&fake.last()));
+        }
+    }
+}

@@ -98,10 +98,10 @@ const WRITES: &[&str] = &["write", "create", "save"];
 const SOUGHT: &[&str] = &["pattern", "query", "regex", "search", "glob"];
 
 /// Keys of an edit's old text.
-const OLD: &[&str] = &["old_string", "old_str", "oldText", "old_text", "old", "search", "old_content"];
+const OLD: &[&str] = &["old_string", "old_str", "oldString", "oldText", "old_text", "old", "search", "old_content"];
 
 /// Keys of an edit's new text.
-const NEW: &[&str] = &["new_string", "new_str", "newText", "new_text", "new", "replace", "replacement"];
+const NEW: &[&str] = &["new_string", "new_str", "newString", "newText", "new_text", "new", "replace", "replacement"];
 
 /// Keys that name a part of a file.
 const PART: &[&str] = &[
@@ -135,8 +135,7 @@ fn of_object(tool: &str, map: &Map<String, Value>) -> Vec<Access> {
     let parts = || said.split(|c: char| !c.is_alphanumeric());
     let is = |begins: &[&str]| parts().any(|part| begins.iter().any(|word| part.starts_with(word)));
     let Some(path) = path(map) else {
-        let command = text(&["command", "cmd", "input", "patch"]);
-        return command.map_or_else(Vec::new, |c| if c.contains(PATCH) { patched(c) } else { read_by_shell(c) });
+        return command(map).map_or_else(Vec::new, |c| if c.contains(PATCH) { patched(&c) } else { read_by_shell(&c) });
     };
     let does = match (text(OLD), text(NEW), text(TEXT)) {
         (Some(old), new, _) => Does::Edit { old: lines(old), new: lines(new.unwrap_or_default()) },
@@ -146,6 +145,68 @@ fn of_object(tool: &str, map: &Map<String, Value>) -> Vec<Access> {
         (None, None, _) => return Vec::new(),
     };
     vec![Access { path: path.to_owned(), does }]
+}
+
+/// The lines that an edit looks for, file by file: of a patch, also those that it leaves as they are. Empty for other calls.
+pub fn sought(call: &ToolCall) -> Vec<(String, Vec<String>)> {
+    if call.arguments.len() > LONGEST {
+        return Vec::new();
+    }
+    let map = match serde_json::from_str::<Value>(call.arguments.trim()) {
+        Ok(Value::Object(map)) => map,
+        _ => return sought_by_patch(&call.arguments),
+    };
+    let mut out = match (path(&map), command(&map)) {
+        (Some(path), _) => vec![(path.to_owned(), sought_at_path(&map))],
+        (None, Some(patch)) => sought_by_patch(&patch),
+        (None, None) => Vec::new(),
+    };
+    out.retain(|(_, lines)| !lines.is_empty());
+    out
+}
+
+/// The lines that an edit of one file looks for: its old text, those of several edits, or blocks between `SEARCH` and `=======`.
+fn sought_at_path(map: &Map<String, Value>) -> Vec<String> {
+    let old =
+        |map: &Map<String, Value>| OLD.iter().find_map(|key| map.get(*key)?.as_str().map(lines)).unwrap_or_default();
+    let mut out = old(map);
+    let edits = map.get("edits").and_then(Value::as_array).into_iter().flatten();
+    out.extend(edits.filter_map(Value::as_object).flat_map(old));
+    let mut within = false;
+    for line in map.get("diff").and_then(Value::as_str).unwrap_or_default().lines() {
+        match line.trim() {
+            mark if mark.ends_with(" SEARCH") => within = true,
+            mark if mark.starts_with("=====") => within = false,
+            _ if within => out.extend(bare(line).map(str::to_owned)),
+            _ => {}
+        }
+    }
+    out
+}
+
+fn sought_by_patch(patch: &str) -> Vec<(String, Vec<String>)> {
+    let mut out: Vec<(String, Vec<String>)> = Vec::new();
+    for line in patch.lines() {
+        if let Some(path) = line.strip_prefix(PATCH) {
+            out.push((path.trim().to_owned(), Vec::new()));
+        } else if let Some((_, lines)) = out.last_mut().filter(|_| !line.starts_with("***")) {
+            lines.extend(line.strip_prefix([' ', '-']).and_then(bare).map(str::to_owned));
+        }
+    }
+    out
+}
+
+/// The command or patch of a call that names no path: a string, or words of a command line.
+fn command(map: &Map<String, Value>) -> Option<Cow<'_, str>> {
+    let value = ["command", "cmd", "input", "patch"].iter().find_map(|key| map.get(*key))?;
+    match value {
+        Value::String(text) => Some(Cow::Borrowed(text)),
+        Value::Array(words) => {
+            let words: Vec<&str> = words.iter().filter_map(Value::as_str).collect();
+            Some(Cow::Owned(words.join(" ")))
+        }
+        _ => None,
+    }
 }
 
 /// How a patch names a file that it changes (Codex's `apply_patch`).

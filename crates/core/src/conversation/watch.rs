@@ -150,7 +150,7 @@ fn masked(result: &Message) -> Digest {
 }
 
 /// Whether a result reads like an error: its first or last line says so, and it says more than that.
-pub(super) fn is_error(text: &str) -> bool {
+pub(crate) fn is_error(text: &str) -> bool {
     static WORDS: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(
             r"(?i)\b(?:error|exception|traceback|failed|failure|fatal|denied|not found|no such|invalid|cannot|can't|unable|timed out)\b",

@@ -157,6 +157,10 @@ fn body(said: &Said, first: bool) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.trim().is_empty()).collect();
     let begin = if first && said.span.0 > 0 { "…" } else { "" };
     let end = if said.goes_on { "…" } else { "" };
+    // Lines of a file keep how far they are set in, the first one too.
+    if first && said.text.starts_with('\n') {
+        return format!("{begin}\n  {}{end}", lines.join("\n  "));
+    }
     format!("{begin}{}{end}", lines.join("\n  ").trim_start())
 }
 

@@ -3,8 +3,10 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
+use super::place;
 use crate::conversation::step::call_of;
 use crate::conversation::{Message, Role, files, person};
+use crate::passage::Found;
 use crate::preview::clean::floor;
 use crate::preview::signal::{Grade, grade};
 use crate::salience;
@@ -19,7 +21,7 @@ pub enum Of {
 }
 
 /// What the last message points at, as a search asks for it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Cue {
     /// What points back.
     pub of: Of,
@@ -29,6 +31,8 @@ pub struct Cue {
     pub of_self: bool,
     /// The words of the person, as they said them; empty where none did.
     pub said: String,
+    /// Lines of files that trouble points at, as they were read before. They come first, where they are missing.
+    pub places: Vec<Found>,
 }
 
 /// A longer message of a person, in bytes, is asked for by its questions, its beginning and its end alone.
@@ -48,7 +52,7 @@ const READ: usize = 1 << 16;
 /// question. A person's nod ("go on") and a result without trouble point at nothing.
 pub fn cue(body: &[Message]) -> Option<Cue> {
     let (at, last) = body.iter().enumerate().next_back()?;
-    let (mut of_self, mut said) = (false, String::new());
+    let (mut of_self, mut said, mut places) = (false, String::new(), Vec::new());
     let (of, query) = match last.role {
         Role::User => match person::said(&last.text) {
             person::Said::Person(words) => {
@@ -56,18 +60,33 @@ pub fn cue(body: &[Message]) -> Option<Cue> {
                 said = words.to_string();
                 (Of::Words, asked(&said))
             }
-            person::Said::Output => (Of::Trouble, trouble(&last.text, &[])),
+            person::Said::Output => {
+                let query = trouble(&last.text, &[]);
+                if !query.is_empty() {
+                    places = place::pointed_at(body, &last.text);
+                }
+                (Of::Trouble, query)
+            }
             _ => return None,
         },
         Role::Tool => {
             let made = call_of(body, at).map(|(message, call)| &body[message].calls[call]);
             let paths = made.map(files::accesses).unwrap_or_default();
             let paths: Vec<&str> = paths.iter().map(|access| access.path.as_str()).collect();
-            (Of::Trouble, trouble(&last.text, &paths))
+            let query = trouble(&last.text, &paths);
+            let unfound = place::unfound(body);
+            // Of a failed edit, the lines that it looked for say more than all that names its file.
+            let query = if unfound.as_ref().is_some_and(|found| !found.is_empty()) { String::new() } else { query };
+            places = match unfound {
+                Some(found) => found,
+                None if query.is_empty() => Vec::new(),
+                None => place::pointed_at(body, &last.text),
+            };
+            (Of::Trouble, query)
         }
         _ => return None,
     };
-    (!query.is_empty()).then_some(Cue { of, query, of_self, said })
+    (!query.is_empty() || !places.is_empty()).then_some(Cue { of, query, of_self, said, places })
 }
 
 /// The words of a person's message that a search can find something by.

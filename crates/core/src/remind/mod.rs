@@ -6,6 +6,7 @@
 
 mod block;
 mod cue;
+mod place;
 
 pub use block::{Block, END, HEAD, Standing, block, room};
 pub use cue::{Cue, Of, cue};

@@ -40,7 +40,7 @@ pub(super) fn holds(sentence: &str) -> bool {
     if label(sentence).is_some() || HOLD_WORDS.is_match(&lower) || GOAL_WORDS.is_match(&lower) {
         return true;
     }
-    let valued = values(without_label(sentence)).len();
+    let valued = values_in(without_label(sentence), false).len();
     let gives = GIVES.iter().any(|g| lower.contains(g));
     valued > 0 && (gives || CHANGES.iter().any(|c| plain.starts_with(c)) || ORDERS.iter().any(|o| plain.starts_with(o)))
 }
@@ -413,6 +413,11 @@ fn stems(lower: &str) -> impl Iterator<Item = String> {
 
 /// What in a sentence is a value: numbers, dates, codes, addresses, paths, names in capitals further in.
 fn values(sentence: &str) -> BTreeSet<String> {
+    values_in(sentence, true)
+}
+
+/// The same; a word in capitals behind a colon is a value only where that is asked for: mostly it begins a sentence.
+fn values_in(sentence: &str, behind_colon: bool) -> BTreeSet<String> {
     let sentence = &sentence[..floor(sentence, 2 * LONGEST)];
     let mut out = BTreeSet::new();
     // Words in capitals are values only where there is no better one: in German all nouns are written so.
@@ -431,8 +436,7 @@ fn values(sentence: &str) -> BTreeSet<String> {
             out.insert(bare.to_lowercase());
         } else if upper && !begins && !word_in_capitals && bare.len() > 1 {
             let lower = bare.to_lowercase();
-            // Behind a colon a value may stand, or a sentence begin.
-            if !(colon && GENERIC.contains(&lower.as_str())) {
+            if !colon || behind_colon && !GENERIC.contains(&lower.as_str()) {
                 named.insert(lower);
             }
         }
