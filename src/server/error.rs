@@ -26,6 +26,10 @@ pub(super) fn reply_in(dialect: Dialect, e: &Error) -> Response<Body> {
         // RFC 9110, 15.5.16: what would be read.
         response.headers_mut().insert(header::ACCEPT_ENCODING, HeaderValue::from_static(coding::KNOWN));
     }
+    if e.status() == 426 {
+        // RFC 9110, 15.5.22: what is spoken.
+        response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static("HTTP/1.1"));
+    }
     if e.status() == 429 {
         // Official SDKs try again by themselves unless told not to; a ceiling does not rise by waiting.
         response.headers_mut().insert(HeaderName::from_static("x-should-retry"), HeaderValue::from_static("false"));

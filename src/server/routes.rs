@@ -65,6 +65,11 @@ impl Front {
             let message = format!("windowsill takes no {} for `{}`", parts.method, parts.uri);
             return Err(Error::client(405, "method_not_allowed", message, "send requests to a path of its own"));
         }
+        // Codex opens a WebSocket first, and asks over HTTP at once where it is told so; any other refusal it tries seven times.
+        if wants_websocket(&parts.headers) {
+            let message = format!("windowsill speaks no WebSockets, and was asked for one at `{path}`");
+            return Err(Error::client(426, "no_websockets", message, "send the same request over HTTP"));
+        }
         head_fits(parts, app.config.limits.max_header_bytes)?;
         let found = table::find(&parts.method, path);
         if !found.as_ref().is_some_and(|found| is_open(found, path)) {
@@ -113,6 +118,11 @@ impl Front {
         parts.headers.remove(header::CONTENT_ENCODING);
         Ok(plain)
     }
+}
+
+fn wants_websocket(headers: &HeaderMap) -> bool {
+    let protocols = headers.get(header::UPGRADE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    protocols.split(',').any(|protocol| protocol.trim().eq_ignore_ascii_case("websocket"))
 }
 
 /// The codings of a body that is to be read; `None` where it goes on as it came, since nobody here reads it.

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::{Dice, Fake, Kind, Seen, TestProxy, chat, prose, tokens};
+use crate::support::{Chat, Dice, Fake, Kind, Seen, TestProxy, chat, prose, text, tokens};
 
 /// A client whose tools take half as many tokens again as they look like (their text is indented widely, which most vocabularies
 /// have tokens for, and this server has not), in a window half as large again as what it brings: each step is answered, and the
@@ -41,4 +41,28 @@ fn tools_that_are_longer_than_they_look_are_counted() {
     let asked = fake.all();
     let asked: Vec<_> = asked.iter().filter(heads).filter(|s| s.messages()[1]["content"] == ".").collect();
     assert_eq!(asked.len(), 2, "{asked:?}");
+}
+
+/// The newest message alone is longer than the smallest window, behind a history of any length: its end reaches the model, as an
+/// Ollama alone has it.
+#[test]
+fn the_end_of_what_is_asked_stands_in_the_smallest_window() {
+    let long = (0..300).fold("First words.".to_owned(), |text, n| format!("{text} word{n}")) + " What is the password?";
+    for kind in [Kind::LlamaServer, Kind::Ollama, Kind::OpenAi] {
+        for window in [128, 256] {
+            for before in [0, 1, 6, 20] {
+                let fake = Fake::start(kind, window);
+                let proxy = TestProxy::with(&[fake.url()], &format!("[window]\nnum_ctx = {window}\n"));
+                let told =
+                    |c: Chat, n| c.user(&format!("Question {n} about the weather?")).assistant(&format!("Fine, {n}."));
+                let sent = (0..before).fold(chat().system("Be brief."), told).user(&long);
+                let answer = proxy.chat(&sent);
+                let what = format!("{kind:?} {window} {before}: {}", answer.text());
+                assert_eq!(answer.status, 200, "{what}");
+                let got = fake.last().messages();
+                assert!(text(got.last().unwrap()).ends_with("What is the password?"), "{what}: {got:?}");
+                assert!(tokens(&fake.last().json()) <= window, "{what}");
+            }
+        }
+    }
 }

@@ -226,6 +226,28 @@ fn tracing_and_what_is_no_path_stay_here() {
     assert!(fake.all().iter().all(|seen| seen.method != "TRACE" && seen.target != "*"));
 }
 
+/// Codex asks for a WebSocket first, and goes on over HTTP at once where it is told that there is none.
+#[test]
+fn a_websocket_is_refused_in_words_that_clients_go_by() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    for (path, protocol) in
+        [("/v1/responses", "websocket"), ("/v1/realtime", "WebSocket"), ("/anything", "h2c, websocket")]
+    {
+        let answer = ask(
+            &proxy,
+            "GET",
+            path,
+            &[("connection", "Upgrade"), ("upgrade", protocol), ("sec-websocket-version", "13")],
+        );
+        assert_eq!((answer.status, answer.error().0.as_str()), (426, "no_websockets"), "{path}");
+        assert_eq!(answer.header("upgrade"), Some("HTTP/1.1"));
+    }
+    assert!(fake.all().iter().all(|seen| seen.header("upgrade").is_none() && seen.path() != "/anything"));
+    // Another protocol is no reason to refuse.
+    assert_eq!(ask(&proxy, "GET", "/v1/models", &[("connection", "Upgrade"), ("upgrade", "h2c")]).status, 200);
+}
+
 /// A name and a message that would steer a terminal or pretend to be another line.
 const HOSTILE: &str = "m\u{1b}]0;owned\u{7}\n\u{202e}\u{9b}31m";
 

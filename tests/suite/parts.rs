@@ -419,6 +419,26 @@ fn a_call_that_failed_is_told_to_the_model() {
         proxy.post("/v1/messages", &[], body.to_string().as_bytes()).ok();
         let seen = fake.last().messages();
         assert_eq!((&seen[2]["content"], &seen[3]["content"]), (&json!("Error: release 41"), &json!("release 41")));
+        // The same mark in dialects that have no such field, and what they have themselves.
+        let called = json!({"type": "function_call", "call_id": "a", "name": "deploy", "arguments": "{}"});
+        for mark in [json!({"is_error": true}), json!({"status": "failed"}), json!({"success": false})] {
+            let mut output = json!({"type": "function_call_output", "call_id": "a", "output": "release 41"});
+            output.as_object_mut().unwrap().extend(mark.as_object().unwrap().clone());
+            let body = json!({"model": MODEL, "input": [{"role": "user", "content": "Deploy."}, called, output]});
+            proxy.post("/v1/responses", &[], body.to_string().as_bytes()).ok();
+            assert_eq!(fake.last().messages()[2]["content"], "Error: release 41", "{mark}");
+        }
+        for (content, told) in [
+            ("release 41", "Error: release 41"),
+            ("", "Error: the call failed and said nothing."),
+            ("Error: no", "Error: no"),
+        ] {
+            let body = json!({"model": MODEL, "messages": [{"role": "user", "content": "Deploy."},
+                {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "deploy", "arguments": {}}}]},
+                {"role": "tool", "tool_name": "deploy", "content": content, "is_error": true}]});
+            proxy.post("/api/chat", &[], body.to_string().as_bytes()).ok();
+            assert_eq!(fake.last().messages()[2]["content"], told);
+        }
     }
 }
 

@@ -296,6 +296,11 @@ fn at_the_wall() {
             "window 1000 reserve 100 | sys:400 tools:480 user:200 asst:100 user:100",
             "refused; shorten 0 to 48; shorten 1 to 48 (1280 -> 1076)",
         ),
+        // The smallest window: a line for what was before, and the end of what is asked.
+        (
+            "window 128 reserve 16 | sys:38 user:20 asst:12 user:20 asst:12 user:1900",
+            "fold 0..5 keep 4 into 0 without a model; cut 4 to 74 (2002 -> 112)",
+        ),
         // Arguments of the newest call.
         ("window 1000 reserve 100 | sys:50 user:50 call:2000 result:50", "elide 1.0 to 256 (2150 -> 410)"),
         // Media that cannot be kept, and media of the last user message.

@@ -110,6 +110,7 @@ fn viewed(conversation: &Conversation, view: &View, template: &TemplateFacts) ->
     };
     out.extend_from_slice(&bodies[..from]);
     match out.last_mut().filter(|m| m.at.is_some() && m.role == Role::User) {
+        _ if brief.is_empty() => {}
         Some(anchor) => {
             anchor.bytes = wire::with_text_appended(&anchor.bytes, &format!("\n\n{brief}"));
             anchor.changed = true;
@@ -117,7 +118,7 @@ fn viewed(conversation: &Conversation, view: &View, template: &TemplateFacts) ->
         None => out.push(ours("user", Role::User, brief)),
     }
     let rest: Vec<&Out> = kept.iter().filter_map(|at| bodies.get(*at)).chain(&bodies[to..]).collect();
-    if rest.first().is_some_and(|m| m.role == Role::User) {
+    if !brief.is_empty() && rest.first().is_some_and(|m| m.role == Role::User) {
         out.push(ours("assistant", Role::Assistant, ACKNOWLEDGED));
     }
     out.extend(rest.into_iter().cloned());

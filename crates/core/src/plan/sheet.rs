@@ -248,7 +248,9 @@ impl<'a> Sheet<'a> {
 
     /// Tokens of the brief in force and of what [`rewrite`] puts around it.
     fn brief(&self) -> Tokens {
-        self.fold.as_ref().map_or(0, |f| f.brief + self.fold_frame(f.to, &f.keep))
+        // A fold without a brief leaves nothing.
+        let fold = self.fold.as_ref().filter(|fold| fold.brief > 0);
+        fold.map_or(0, |f| f.brief + self.fold_frame(f.to, &f.keep))
     }
 
     /// Tokens that [`rewrite`] adds to a brief for a fold up to `to`.

@@ -51,7 +51,7 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
         ("all but the newest step folded into a short brief", &|s| folds && fold_small(s)),
         ("brief shortened", &shrink_brief),
     ];
-    let hard: [Measure<'_>; 9] = [
+    let hard: [Measure<'_>; 10] = [
         ("request, which alone passes the window, cut", &|s| folds && cut_lonely(s)),
         ("old messages cut to a fair share", &|s| share_out(s, newest, s.lines.half_way())),
         ("large messages cut to a fair share", &|s| share_out(s, s.sizes.whole.len(), s.lines.limit)),
@@ -61,6 +61,7 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
         ("request cut", &|s| folds && cut_request(s, s.lines.limit)),
         ("the newest step folded too, request cut", &|s| folds && fold_all(s, false) && cut_request(s, s.lines.limit)),
         ("nothing folded, all messages cut", &|s| folds && cut_instead(s)),
+        ("all but the end of the request left out", &|s| folds && keep_request_alone(s)),
     ];
     let mut done = Vec::new();
     for (what, measure) in mild {
@@ -137,17 +138,39 @@ fn cut_instead(sheet: &mut Sheet<'_>) -> bool {
     }
     let (end, limit) = (other.sizes.whole.len(), other.lines.limit);
     share_out(&mut other, end, limit);
-    let fits = |s: &Sheet<'_>| s.total() <= s.lines.limit;
-    if !fits(&other) {
+    if other.total() > limit {
         cut_request(&mut other, limit);
     }
-    if fits(&other) {
+    take_if_it_fits(sheet, other)
+}
+
+/// Starts again with the end of the request alone, without a brief: in the smallest windows nothing else has room beside it, and
+/// servers that drop messages themselves keep no more. Only if that fits.
+fn keep_request_alone(sheet: &mut Sheet<'_>) -> bool {
+    let mut other = Sheet::new(sheet.conversation, sheet.facts, sheet.policy);
+    let (Some(request), len) = (other.marks.request, other.sizes.whole.len()) else { return false };
+    // Where it is the system prompt and tools that leave no room, that is for the client to know.
+    if len < 2 || other.facts.head() > other.lines.limit / 4 * 3 {
+        return false;
+    }
+    other.let_go();
+    summarize::commit(&mut other, Fold { from: 0, to: len, keep: vec![request], brief: 0 });
+    let limit = other.lines.limit;
+    if other.total() > limit {
+        cut_request(&mut other, limit);
+    }
+    take_if_it_fits(sheet, other)
+}
+
+/// Takes another way to do it, if that fits.
+fn take_if_it_fits<'a>(sheet: &mut Sheet<'a>, mut other: Sheet<'a>) -> bool {
+    let fits = other.total() <= other.lines.limit;
+    if fits {
         other.decided.because = std::mem::take(&mut sheet.decided.because);
         other.decided.hard = true;
         *sheet = other;
-        return true;
     }
-    false
+    fits
 }
 
 /// Gives up what was pinned or protected: as much of it is cut and folded as of everything else.

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::clean::{floor, sanitize, shorten};
+use super::log::rank;
 use super::place::place;
 
 /// Bytes of English or code that one token stands for, roughly: only where the search starts.
@@ -79,6 +80,8 @@ enum Form {
     Full,
     /// All of them, in short: lines of at most so many bytes.
     Brief(usize),
+    /// As many of them as there is room for, in short.
+    Most,
     /// The best of them, in short.
     Crowd,
 }
@@ -113,6 +116,8 @@ pub(crate) struct Draft {
     pub(crate) loose: bool,
     /// How many lines there should be room for; the more, the shorter each is cut.
     pub(crate) wish: usize,
+    /// How many there are of each kind, where not all are shown; may be empty.
+    pub(crate) tally: String,
     /// The folder that the short forms of pieces leave out of their paths.
     pub(crate) below: String,
     /// Whether what is left out of pieces is more than they say.
@@ -163,7 +168,7 @@ impl Draft {
             _ if self.crowded => Form::Crowd,
             Some(width) => Form::Brief(width),
             // A third of them says more than a list of files does.
-            None if within(LEAST) <= left * 3 => Form::Brief(LEAST),
+            None if within(LEAST) <= left * 3 => Form::Most,
             None => Form::Crowd,
         }
     }
@@ -174,6 +179,7 @@ impl Draft {
             Some(brief) => match form {
                 Form::Full => Cow::Borrowed(&piece.text),
                 Form::Brief(width) => lines_within(brief, width),
+                Form::Most => lines_within(brief, LEAST),
                 Form::Crowd => lines_within(brief, 120),
             },
             // Our own remarks are as short as they can be already.
@@ -187,10 +193,13 @@ impl Draft {
         let widest = (allowance / self.wish.clamp(8, 30)).clamp(90, 480);
         let summary = shorten(&self.summary, allowance.max(60));
         let form = self.form(allowance.saturating_sub(summary.len()));
-        let summary = match self.below.as_str() {
-            below if !below.is_empty() && form != Form::Full => Cow::Owned(format!("{summary}; paths below {below}")),
-            _ => summary,
-        };
+        let mut summary = summary.into_owned();
+        if matches!(form, Form::Most | Form::Crowd) && !self.tally.is_empty() {
+            summary.push_str(&format!("; {}", self.tally));
+        }
+        if form != Form::Full && !self.below.is_empty() {
+            summary.push_str(&format!("; paths below {}", self.below));
+        }
         let mut left = allowance.saturating_sub(summary.len());
         let mut taken: Vec<(usize, String)> = Vec::new();
         let mut misses = 0;
@@ -201,9 +210,12 @@ impl Draft {
                 && self.pieces[**i].lines == 0
                 && self.instead.as_ref().is_some_and(|ranks| ranks.contains(&self.pieces[**i].rank))
         };
+        // Where they fill all the room, the tool's own totals go before them.
+        let total = |i: &&usize| form == Form::Most && !first(i) && self.pieces[**i].rank >= rank::TOTALS;
+        let totals = order.iter().filter(total);
         let needed = order.iter().filter(first);
-        let others = order.iter().filter(|i| !first(i) && !spare(i));
-        for &index in needed.chain(others) {
+        let others = order.iter().filter(|i| !first(i) && !spare(i) && !total(i));
+        for &index in totals.chain(needed).chain(others) {
             let piece = &self.pieces[index];
             let text = self.shown(piece, form, widest);
             let cost = text.len() + 8;
@@ -219,7 +231,7 @@ impl Draft {
         }
         // `TOP` wraps to 0.
         taken.sort_by_key(|(index, _)| (self.pieces[*index].line.wrapping_add(1), *index));
-        let mut out = summary.into_owned();
+        let mut out = summary;
         let mut kept = 0;
         let mut next = 0;
         for (index, text) in taken {
@@ -228,7 +240,7 @@ impl Draft {
                 out.push('\n');
             }
             // A jump is shown by the number of the line jumped to; it serves `recall --range` too.
-            let dense = piece.brief.is_some() && matches!(form, Form::Brief(_));
+            let dense = piece.brief.is_some() && matches!(form, Form::Brief(_) | Form::Most);
             if piece.lines > 0 && !self.numbered && !dense && piece.line > next + usize::from(self.loose) {
                 out.push_str(&format!("…L{}: ", piece.line + 1));
             }

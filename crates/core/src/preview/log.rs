@@ -11,7 +11,7 @@ use super::paths::common_folder;
 use super::place::{family, gist, place};
 use super::reason;
 use super::signal::{Grade, Graded};
-use super::tally::{codes, files};
+use super::tally::{codes, files, rules};
 
 /// How many places of a repeated message are remembered.
 const PLACES: usize = 60;
@@ -111,6 +111,7 @@ pub(super) fn draft(graded: &Graded<'_>) -> Draft {
     draft.instead = Some(rank::MORE - 2..=rank::FILES + 2);
     if errors.1 > FIRST + ALIKE {
         codes(&mut draft, graded);
+        draft.tally = rules(graded);
     }
     // Few messages name their files themselves.
     let files_rank = if errors.1 > FIRST + ALIKE { rank::FILES } else { rank::MORE - 2 };
@@ -261,7 +262,7 @@ impl Collector<'_, '_> {
         let is_rule = |c: char| matches!(c, '_' | '=' | '!');
         for (i, &line) in self.lines.iter().enumerate() {
             let Some(first) = line.chars().next() else { continue };
-            if self.taken[i] || self.graded.named_at.contains_key(&i) {
+            if self.taken[i] || self.graded.named_at.contains_key(&i) || message::is_total(line) {
                 continue;
             }
             if is_rule(first) && line.len() > 12 && line.ends_with(first) {
@@ -443,7 +444,11 @@ impl Collector<'_, '_> {
         if needed {
             let whole_also = also(24);
             let whole = if joined.is_some() { message::without_rule(self.lines[i], &piece.text) } else { &piece.text };
-            let short = message::in_short(whole, &self.draft.below);
+            // Below the name of a file the level has a column of its own; of errors, the heading says that they are such.
+            let leveled = joined.filter(|_| graded.named_at.contains_key(&i));
+            let said = leveled.and_then(|place| whole.strip_prefix(place.as_str())?.strip_prefix(": error "));
+            let said = said.zip(joined).map(|(said, place)| format!("{place}: {said}"));
+            let short = message::in_short(said.as_deref().unwrap_or(whole), &self.draft.below);
             let everywhere = message.places.len() > FEW && (message.places.len() + 1) * 3 >= self.files * 2;
             let also = match message.places.len() {
                 ..=ALSO if !everywhere => in_lines(&message.places, &self.draft.below),

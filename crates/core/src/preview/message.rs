@@ -151,7 +151,7 @@ fn below_name(line: &str) -> Option<Option<Grade>> {
 fn below_place(line: &str) -> Option<Option<Grade>> {
     let body = line.trim_start();
     if body.starts_with(['×', '✖']) {
-        return Some(Some(Grade::Error));
+        return (!is_total(body)).then_some(Some(Grade::Error));
     }
     if body.starts_with("! ") {
         return Some(Some(Grade::Warning));
@@ -162,6 +162,13 @@ fn below_place(line: &str) -> Option<Option<Grade>> {
     let named =
         || rest.rsplit_once(" (").is_some_and(|(_, rule)| rule.ends_with(')') && is_rule(&rule[..rule.len() - 1]));
     (is_code(code) || named()).then(|| level(rest).map(|(grade, _)| grade))
+}
+
+/// ESLint's total, which looks like a message: `✖ 12 problems (9 errors, 3 warnings)`.
+pub(super) fn is_total(line: &str) -> bool {
+    let rest = line.strip_prefix(['×', '✖']).map_or("", str::trim_start);
+    let many = digits(rest);
+    many > 0 && rest[many..].starts_with(" problem")
 }
 
 /// Whether a word is the name of a rule: `id-unique`.
@@ -203,7 +210,10 @@ pub(super) fn regrade(graded: &mut Graded<'_>) {
     let mut pointed: Option<usize> = None;
     for i in 0..graded.lines.len() {
         let line = graded.lines[i];
-        let found = if let Some(level) = message(line) {
+        let found = if is_total(line) {
+            graded.grades[i] = Grade::Summary;
+            None
+        } else if let Some(level) = message(line) {
             file = None;
             Some(level)
         } else if graded.by_family.contains(&i) && graded.grades[i] < Grade::Warning {
@@ -319,17 +329,26 @@ pub(super) fn same(line: &str) -> u64 {
 /// The rule that a message is of: its code, or a name in brackets at its end.
 pub(super) fn rule(line: &str) -> Option<&str> {
     let words = || line.split([' ', '[', ']', '(', ')']).map(|w| w.trim_end_matches([':', ',']));
-    words().find(|w| is_code(w)).or_else(|| {
+    words().find(|w| is_code(w)).or_else(|| column(line)).or_else(|| {
         let last = line.trim_end().rsplit([' ', '\t']).next()?;
         let bare = last.trim_matches(['[', ']', '(', ')']);
         (bare.len() != last.len() || bare.contains('-') && line.contains("  ")).then_some(bare)
     })
 }
 
+/// The name of a rule that stands in a column of its own at the end of a message: `no-undef`, `eqeqeq`, `@scope/some-rule`.
+fn column(line: &str) -> Option<&str> {
+    let (before, last) = line.trim_end().rsplit_once("  ")?;
+    let of_rule = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-/@_".contains(c);
+    let is_rule = last.len() > 2 && last.len() < 60 && last.chars().all(of_rule);
+    (is_rule && last.starts_with(|c: char| c.is_ascii_lowercase() || c == '@') && before.trim().contains(' '))
+        .then_some(last)
+}
+
 /// A message (as it is shown) without the name of its rule, which stands in a column of its own in the tool's line.
 pub(super) fn without_rule<'t>(line: &str, shown: &'t str) -> &'t str {
     let last = line.trim_end().rsplit("  ").next().unwrap_or_default().trim();
-    let rule = last.len() < 40 && !last.contains(' ') && last.contains(['-', '/']);
+    let rule = column(line).is_some() || last.len() < 40 && !last.contains(' ') && last.contains(['-', '/']);
     shown.strip_suffix(last).filter(|_| rule).map_or(shown, str::trim_end)
 }
 

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::clean::shorten;
 use super::fit::Draft;
 use super::log::{FIRST, MANY_FILES, rank};
+use super::message;
 use super::paths::{by_folder, common_folder, grouped};
 use super::signal::{Grade, Graded};
 
@@ -25,6 +26,34 @@ pub(super) fn codes(draft: &mut Draft, graded: &Graded<'_>) {
             draft.top(rank::FILES + 2, format!("{code}: {} (×{times})", shorten(said, 70)));
         }
     }
+}
+
+/// Bytes of a list of rules, about.
+const RULES: usize = 180;
+
+/// How often errors break each rule that has a name: `by rule: no-undef 12, eqeqeq 3 and 4 more rules`; empty where few do, or
+/// where codes tell it.
+pub(super) fn rules(graded: &Graded<'_>) -> String {
+    let mut rules: HashMap<&str, usize> = HashMap::new();
+    for (at, line) in graded.lines.iter().enumerate().filter(|(at, _)| graded.grades[*at] == Grade::Error) {
+        let told = graded.named_at.contains_key(&at) || message::message(line).is_some();
+        if let Some(rule) = message::rule(line).filter(|rule| told && !message::is_code(rule)) {
+            *rules.entry(rule).or_default() += 1;
+        }
+    }
+    let mut rules: Vec<(&str, usize)> = rules.into_iter().collect();
+    rules.sort_by_key(|(rule, times)| (std::cmp::Reverse(*times), *rule));
+    if rules.len() < 2 {
+        return String::new();
+    }
+    let mut out = "by rule:".to_owned();
+    for (at, (rule, times)) in rules.iter().enumerate() {
+        if out.len() > RULES {
+            return format!("{out} and {} more rules", rules.len() - at);
+        }
+        out.push_str(&format!("{} {} {times}", if at == 0 { "" } else { "," }, shorten(rule, 60)));
+    }
+    out
 }
 
 /// The code of an error and what is said behind it: `error TS2307: x`, `error[E0599]: x`, `fatal error C1083: x`.
@@ -52,8 +81,69 @@ pub(super) fn files(draft: &mut Draft, files: HashMap<String, usize>, rank: u16)
     let below: Vec<(String, usize)> = files.iter().map(|(path, n)| (path[above.len()..].to_owned(), *n)).collect();
     if files.len() > MANY_FILES {
         let folders: Vec<(String, usize)> = by_folder(&below).into_iter().collect();
-        draft.top(rank + 2, format!("errors by folder, in {above}: {}", grouped(&folders).join(", ")));
+        // Where each file has a folder of its own, the files say it.
+        if folders.len() * 2 <= files.len() {
+            draft.top(rank + 2, format!("errors by folder, in {above}: {}", grouped(&folders).join(", ")));
+        }
     }
     draft.top(rank + 1, format!("errors by file, in {above}"));
     grouped(&below).into_iter().for_each(|group| draft.top(rank, group));
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::preview::{Call, Pointer, preview};
+
+    /// ESLint's output of `files` files with `errors` errors each, of four rules, and warnings between them.
+    fn eslint(files: usize, errors: usize) -> String {
+        let mut out = String::new();
+        for file in 0..files {
+            out.push_str(&format!("\n/home/ann/shop/src/part_{file}.js\n"));
+            for n in 0..errors {
+                let (said, rule) = match (file + n) % 4 {
+                    0 => (format!("'total{file}{n}' is not defined"), "no-undef"),
+                    1 => (format!("'cart{n}{file}' is assigned a value but never used"), "no-unused-vars"),
+                    2 => ("Expected '===' and instead saw '=='".to_owned(), "eqeqeq"),
+                    _ => (format!("Duplicate key 'price{n}{file}'"), "no-dupe-keys"),
+                };
+                out.push_str(&format!("  {}:{}  error    {said:52}  {rule}\n", n * 7 + 3, n + 2));
+                out.push_str(&format!(
+                    "  {}:5  warning  {:52}  no-console\n",
+                    n * 7 + 5,
+                    "Unexpected console statement"
+                ));
+            }
+        }
+        let all = files * errors;
+        out + &format!(
+            "\n✖ {} problems ({all} errors, {all} warnings)\n  0 errors and 9 warnings potentially fixable with the `--fix` option.\n",
+            2 * all
+        )
+    }
+
+    /// More errors than there is room for: the first with their places, how many there are by rule, and the tool's own total.
+    #[test]
+    fn of_more_errors_than_fit_it_says_how_many_there_are_of_each_rule() {
+        let tokens = |text: &str| u32::try_from(text.len().div_ceil(3)).unwrap_or(u32::MAX);
+        let at = Pointer { id: "r3f9a0c", path: "/data/r3f9a0c.txt" };
+        let call = Call { tool: "bash", arguments: r#"{"command":"npx eslint src"}"# };
+        for (files, errors) in [(5, 13), (30, 4), (13, 20)] {
+            let text = eslint(files, errors);
+            for budget in [512, 1024] {
+                let got = preview(&text, &call, &at, budget, &tokens).text;
+                let all = files * errors;
+                assert!(tokens(&got) <= budget);
+                assert!(got.contains(&format!("error lines: {all} (")), "{got}");
+                assert!(got.contains(&format!("✖ {} problems ({all} errors", 2 * all)), "{got}");
+                assert!(got.contains("part_0.js:3:2: 'total00' is not defined"), "{got}");
+                let shown = (0..all).filter(|n| got.contains(&format!("'total{}{}'", n / errors, n % errors))).count();
+                let of_one = (0..all).filter(|n| (n / errors + n % errors) % 4 == 0).count();
+                if shown < of_one {
+                    assert!(got.contains("by rule: ") && got.contains(&format!("no-undef {of_one}")), "{got}");
+                    let eqeqeq = (0..all).filter(|n| (n / errors + n % errors) % 4 == 2).count();
+                    assert!(got.contains(&format!("eqeqeq {eqeqeq}")), "{got}");
+                }
+            }
+        }
+    }
 }

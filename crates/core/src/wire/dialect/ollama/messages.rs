@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::super::spelled::{self, Chat, Item, Message, Part, each, given};
 use super::{WireError, wrong};
 use crate::wire::json;
+use crate::wire::parts::blocks::failed;
 
 /// Writes all messages.
 pub(super) fn translate(messages: &str, chat: &mut Chat) -> Result<(), WireError> {
@@ -22,7 +23,8 @@ pub(super) fn translate(messages: &str, chat: &mut Chat) -> Result<(), WireError
 }
 
 /// Fields that are said in other words, or put in their place.
-const READ: [&str; 7] = ["role", "content", "images", "thinking", "tool_name", "tool_call_id", "tool_calls"];
+const READ: [&str; 8] =
+    ["role", "content", "images", "thinking", "tool_name", "tool_call_id", "tool_calls", "is_error"];
 
 fn translated(at: usize, message: Item<'_>, calls: &mut Calls) -> Result<Message, WireError> {
     let place = format!("messages[{at}]");
@@ -44,6 +46,9 @@ fn translated(at: usize, message: Item<'_>, calls: &mut Calls) -> Result<Message
     } else {
         answers
     };
+    if role == "tool" && fields.get("is_error") == Some("true") {
+        fail(&mut out);
+    }
     for (key, text) in [("reasoning_content", thinking), ("tool_name", tool_name), ("tool_call_id", answers)] {
         if let Some(text) = text {
             out.fields.insert(key.into(), text.into());
@@ -61,6 +66,19 @@ fn translated(at: usize, message: Item<'_>, calls: &mut Calls) -> Result<Message
         out.fields.entry(key).or_insert(value);
     }
     Ok(out)
+}
+
+/// Has the result of a call say that it failed: clients mark it so as Anthropic's API does, and Ollama's has no word for it.
+fn fail(result: &mut Message) {
+    if result.parts.is_empty() {
+        let text = result.fields["content"].as_str().unwrap_or_default().to_owned();
+        result.fields["content"] = failed(text, true).into();
+        return;
+    }
+    match result.parts.iter_mut().find_map(|part| if let Part::Text(text) = part { Some(text) } else { None }) {
+        Some(text) => *text = failed(std::mem::take(text), true),
+        None => result.parts.insert(0, Part::Text("Error:".into())),
+    }
 }
 
 /// The calls so far: in Ollama's API they mostly have no ids, and in chat completions a result names its call by one.

@@ -101,7 +101,10 @@ fn of_shell(part: &Fields<'_>) -> String {
 /// The parts of a call's result, with a word before them where it says that it failed.
 pub(super) fn result(item: &Fields<'_>, tally: &mut Tally) -> Result<Vec<Part>, WireError> {
     let mut output = given(item, "output");
-    let mut failed = matches!(item.string("status").as_deref(), Some("failed" | "incomplete"));
+    let says = |key: &str, word: &str| item.get(key) == Some(word);
+    let mut failed = matches!(item.string("status").as_deref(), Some("failed" | "incomplete"))
+        || says("is_error", "true")
+        || says("success", "false");
     // Older versions of Codex put the text into an object.
     let payload = output.map(spelled::object).transpose()?.flatten();
     if let Some(payload) = payload.as_ref().filter(|payload| payload.get("type").is_none()) {
