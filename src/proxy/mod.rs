@@ -22,7 +22,6 @@ use http::HeaderMap;
 
 pub use ahead::background;
 pub use desk::again::{Other, again};
-pub use desk::agent::{Agent, Tool};
 pub use desk::ask::ask_original;
 pub use desk::checkpoint::checkpoint;
 pub use desk::compact::Compaction;
@@ -70,6 +69,16 @@ pub use crate::engine::generate::{Setup as EngineSetup, work as generate};
 pub use crate::guard::told::told;
 
 use self::servers::Servers;
+
+/// The Model Context Protocol, for what carries its messages.
+pub mod mcp {
+    pub use super::desk::agent::Agent;
+    pub use super::desk::protocol::{
+        HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND, MODERN, PARSE_ERROR, PROGRESS, Protocol,
+        UNSUPPORTED_VERSION, declared, progress, progress_token, refused, unsupported, versions,
+    };
+}
+
 use crate::config::Config;
 use crate::measure::Measure;
 use crate::measure::afford::Machine;

@@ -9,6 +9,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::error::reply;
+use super::mcp;
 use super::query::Query;
 use super::steering;
 use super::table::Found;
@@ -26,7 +27,9 @@ const HITS: usize = 200;
 
 /// Whether a path is the proxy's own.
 pub(super) fn is_ours(path: &str) -> bool {
-    matches!(path, "/healthz" | "/readyz" | "/metrics") || path == "/windowsill" || path.starts_with("/windowsill/")
+    matches!(path, "/healthz" | "/readyz" | "/metrics" | "/mcp")
+        || path == "/windowsill"
+        || path.starts_with("/windowsill/")
 }
 
 /// Somebody is there.
@@ -82,6 +85,8 @@ pub(super) enum Own {
     AddRule,
     EditRule,
     RemoveRule,
+    Mcp,
+    NoMcp,
 }
 
 /// Answers one of the proxy's own paths.
@@ -100,6 +105,8 @@ pub(super) async fn answer(
         Own::Description => Ok(text("application/json", DESCRIPTION)),
         Own::Health => Ok(text("text/plain", "ok\n")),
         Own::Ready => proxy::ready(app).await.map(|()| text("text/plain", "ready\n")),
+        Own::Mcp => mcp::answer(app, &query()?, parts, body).await,
+        Own::NoMcp => Ok(mcp::no_stream()),
         Own::Metrics => Ok(text("text/plain; version=0.0.4", &proxy::metrics_text(app))),
         Own::Windows => ok(proxy::windows(app).await?),
         Own::Report => {

@@ -6,6 +6,7 @@ mod cors;
 mod door;
 mod error;
 mod inspect;
+mod mcp;
 mod page;
 mod peers;
 mod query;

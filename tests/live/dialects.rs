@@ -150,10 +150,11 @@ fn every_dialect_before_every_server() {
     let llama = Llama::start(2048);
     let ollama = Ollama::start();
     let window = ["--num-ctx", "2048"];
+    let short = [("CONTEXT_SUMMARY_MAX_TOKENS", "64")];
     for (name, windowsill) in [
-        ("llama-server", Windowsill::before(&llama.url(), &[])),
-        ("ollama", Windowsill::with(&ollama.url(), &[], &window)),
-        ("embedded", Windowsill::itself(&[], &window)),
+        ("llama-server", Windowsill::before(&llama.url(), &short)),
+        ("ollama", Windowsill::with(&ollama.url(), &short, &window)),
+        ("embedded", Windowsill::itself(&short, &window)),
     ] {
         alike(name, &windowsill);
         outlives_the_window(name, &windowsill, 2048);

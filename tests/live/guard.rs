@@ -146,14 +146,19 @@ fn a_rule_stands_in_a_new_conversation_of_its_project() {
 /// user's pace.
 #[test]
 fn a_task_a_pace_and_a_small_model_before_a_real_server() {
-    let settings = [("CONTEXT_FOLD_EVERY_TURNS", "6"), ("CONTEXT_BACKGROUND", "false"), ("CONTEXT_KEEP_RECENT", "2")];
+    let settings = [
+        ("CONTEXT_FOLD_EVERY_TURNS", "6"),
+        ("CONTEXT_BACKGROUND", "false"),
+        ("CONTEXT_KEEP_RECENT", "2"),
+        ("CONTEXT_SUMMARY_MAX_TOKENS", "64"),
+    ];
     let bench = Bench::start(8192, &settings);
     let tool = json!({"type": "function", "function": {"name": "run", "description": "Runs a command.",
         "parameters": {"type": "object", "properties": {"command": {"type": "string"}}}}});
     let mut messages = Vec::new();
     let (mut folded, mut warned, mut id) = (None, false, String::new());
     for n in 0..7 {
-        let errors: String = (0..36).map(|line| format!("error: part {n} fails in src/part{n}.rs:{line}. ")).collect();
+        let errors: String = (0..18).map(|line| format!("error: part {n} fails in src/part{n}.rs:{line}. ")).collect();
         messages.push(json!({"role": "user", "content": format!("What is wrong with part {n}?")}));
         let body = json!({"model": "smollm2-135m", "messages": messages, "tools": [tool], "max_tokens": 8, "temperature": 0, "stream": false});
         let reply = http::post_with(&bench.windowsill.chat_url(), &[("x-windowsill-task", "debug")], body);

@@ -12,27 +12,28 @@ use crate::support::relay::Relay;
 use crate::support::say;
 use crate::support::servers::{Llama, Windowsill, place};
 
-const WINDOW: u32 = 4096;
-
-/// A step brings about 500 tokens: so many are three windows.
+/// A step brings an eighth of the window: so many are three windows.
 const STEPS: usize = 26;
 
-fn run(url: &str, how: &str, model: &str, steps: usize) -> Value {
+/// Lines of a page for each 1,024 tokens of the window; a line has some 21.
+const LINES: u32 = 6;
+
+fn run(url: &str, how: &str, model: &str, (steps, lines): (usize, u32)) -> Value {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sdk/managed.py");
     let mut python = Command::new(place("WINDOWSILL_SDK_PYTHON"));
-    let done = python.args([script, url, how, model, &steps.to_string()]).output().unwrap();
+    let done = python.args([script, url, how, model, &steps.to_string(), &lines.to_string()]).output().unwrap();
     let said = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{how}: {said}");
     serde_json::from_slice(&done.stdout).unwrap_or_else(|e| panic!("{how}: {e}: {said}"))
 }
 
 /// Runs a session of three windows, and checks what holds of every one. Returns the replies.
-fn session(how: &str) -> Vec<Value> {
-    let llama = Llama::start(WINDOW);
+fn session(how: &str, window: u32) -> Vec<Value> {
+    let llama = Llama::start(window);
     let relay = Relay::before(&llama.url());
     relay.call("read_page");
-    let windowsill = Windowsill::before(&relay.url(), &[]);
-    let got = run(&windowsill.url(), how, "smollm2", STEPS);
+    let windowsill = Windowsill::before(&relay.url(), &[("CONTEXT_SUMMARY_MAX_TOKENS", "64")]);
+    let got = run(&windowsill.url(), how, "smollm2", (STEPS, LINES * window / 1024));
     let rows = got["rows"].as_array().unwrap().clone();
     let number = |row: &Value, key: &str| row[key].as_u64().unwrap();
     let prompt = |row: &Value| number(row, "read") + number(row, "cached");
@@ -47,14 +48,14 @@ fn session(how: &str) -> Vec<Value> {
     rows.iter().for_each(|row| say(&row.to_string()));
     let steps = rows.iter().filter(|row| row["stop"] != "compaction").count();
     assert!(rows.len() >= STEPS && pages + 1 >= steps as u64, "{how}: the session came to its end: {got}");
-    assert!(largest < u64::from(WINDOW), "{how}");
+    assert!(largest < u64::from(window), "{how}");
     // Each page is evaluated once, and again after a rewrite now and then.
-    assert!(read < pages * 520 * 2, "{how}: {read} tokens evaluated for {pages} pages");
+    assert!(read < pages * u64::from(window) / 8 * 2, "{how}: {read} tokens evaluated for {pages} pages");
     assert_eq!(got["compacts"], true);
-    assert!(number(&got, "window") < u64::from(WINDOW), "{got}");
+    assert!(number(&got, "window") < u64::from(window), "{got}");
     if let Some(counted) = got["counted"].as_array() {
         let of = |at: usize| counted[at].as_u64().unwrap();
-        assert!(of(0) < u64::from(WINDOW) && of(1) > 3 * u64::from(WINDOW), "{how}: {counted:?}");
+        assert!(of(0) < u64::from(window) && of(1) > 3 * u64::from(window), "{how}: {counted:?}");
     }
     rows
 }
@@ -62,7 +63,7 @@ fn session(how: &str) -> Vec<Value> {
 #[test]
 fn the_sdks_tool_runner_edits_the_context() {
     let how = "editing";
-    let rows = session(how);
+    let rows = session(how, 3072);
     assert!(rows.iter().all(|row| row["applied"].is_array()), "{rows:?}");
     let uses = |row: &Value| row["applied"][0]["cleared_tool_uses"].as_u64().unwrap_or(0);
     assert!(rows.iter().filter(|row| uses(row) > 0).count() >= 8, "{rows:?}");
@@ -75,7 +76,7 @@ fn the_sdks_tool_runner_edits_the_context() {
 #[test]
 fn the_sdks_tool_runner_compacts_at_a_line() {
     for how in ["compaction-stream", "pause"] {
-        let rows = session(how);
+        let rows = session(how, 2048);
         assert!(rows.iter().any(|row| row["content"][0] == "compaction"), "{how}: {rows:?}");
         for row in rows.iter().filter(|row| row["content"][0] == "compaction") {
             assert_eq!(row["iterations"][0], "compaction", "{how}: {row}");
@@ -92,7 +93,7 @@ fn the_sdks_tool_runner_compacts_at_a_line() {
 #[test]
 fn the_sdks_tool_runner_compacts_on_demand() {
     let how = "on-demand-stream";
-    let rows = session(how);
+    let rows = session(how, 2048);
     let compacted: Vec<usize> = (0..rows.len()).filter(|at| rows[*at]["stop"] == "compaction").collect();
     assert!(compacted.len() >= 2, "{how}: {rows:?}");
     for at in compacted {
@@ -124,7 +125,7 @@ fn the_sdks_memory_tool_runs_what_the_model_calls() {
             Some(call) => turn("", vec![("call_7", "memory".to_owned(), call.to_string())]),
             None => turn("Noted.", vec![]),
         });
-        let got = run(&format!("http://{}", proxy.address), how, MODEL, 20);
+        let got = run(&format!("http://{}", proxy.address), how, MODEL, (20, 1));
         let last = fake.last().messages();
         let results: Vec<&str> =
             last.iter().filter(|m| m["role"] == "tool").map(|m| m["content"].as_str().unwrap()).collect();

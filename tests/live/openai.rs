@@ -29,7 +29,8 @@ fn drive(windowsill: &Windowsill, how: &str) -> Value {
 /// Drives sessions, each of three windows: how, how many replies, and whether the history is compacted.
 fn drive_all(all: &[(&str, u64, bool)]) {
     let llama = Llama::start(WINDOW);
-    let windowsill = Windowsill::before(&llama.url(), &[("CONTEXT_BACKGROUND", "false")]);
+    let windowsill =
+        Windowsill::before(&llama.url(), &[("CONTEXT_BACKGROUND", "false"), ("CONTEXT_SUMMARY_MAX_TOKENS", "64")]);
     for (how, turns, compacts) in all {
         let told = drive(&windowsill, how);
         let number = |key: &str| told[key].as_u64().unwrap();

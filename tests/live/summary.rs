@@ -189,7 +189,7 @@ fn a_fold_leaves_the_other_conversation_its_slot() {
         Windowsill::before(&relay.url(), &[("CONTEXT_SUMMARY_MAX_TOKENS", "64"), ("CONTEXT_FOLD_AT", "wall")]);
     let other = |ask: &str| gardener(&windowsill, ask);
     let (_, first) = other("What grows?");
-    let mut evaluated = None;
+    let (mut evaluated, mut slot) = (None, None);
     for end in session.turns() {
         let sent = session.request(end, 8, true);
         let reply = http::post(&windowsill.chat_url(), &sent);
@@ -204,21 +204,21 @@ fn a_fold_leaves_the_other_conversation_its_slot() {
         if number("/usage/prompt_tokens") < 2000 {
             continue;
         }
-        let started = Instant::now();
-        while evaluated.is_none() && started.elapsed() < Duration::from_secs(8) {
-            std::thread::sleep(Duration::from_millis(200));
-            let asked = relay.take();
-            let pinned = asked.iter().filter_map(|b| serde_json::from_str::<Value>(b).ok());
-            if let Some(slot) = pinned.filter_map(|b| b["id_slot"].as_u64()).next() {
-                say(&format!("evaluated ahead in slot {slot}"));
-                while evaluated.is_none() && started.elapsed() < Duration::from_secs(60) {
-                    std::thread::sleep(Duration::from_millis(200));
-                    evaluated = prefill(&windowsill);
-                }
+        // A brief may come first: as long as the server works, and a little longer, for it may still begin.
+        let (started, mut worked) = (Instant::now(), Instant::now());
+        while evaluated.is_none() && worked.elapsed() < Duration::from_secs(4) {
+            assert!(started.elapsed() < Duration::from_secs(600), "the server never ends");
+            std::thread::sleep(Duration::from_millis(100));
+            if relay.is_busy() {
+                worked = Instant::now();
             }
+            evaluated = prefill(&windowsill);
+            let asked: Vec<Value> = relay.take().iter().filter_map(|b| serde_json::from_str(b).ok()).collect();
+            slot = asked.iter().filter(|b| b["max_tokens"] == 1).find_map(|b| b["id_slot"].as_u64()).or(slot);
         }
     }
-    assert!(evaluated.is_some(), "a fold is made ahead, in a slot that is named");
+    say(&format!("evaluated ahead in slot {slot:?}"));
+    assert!(evaluated.is_some() && slot.is_some(), "a fold is made ahead, in a slot that is named");
     let (cached, again) = other("What grows best?");
     say(&format!("the other conversation: {cached} from its slot, {again} evaluated, {first} at first"));
     assert!(again * 4 < first, "its prompt was still there: {again} of {first}");
@@ -264,7 +264,7 @@ fn a_brief_by_the_embedded_engine() {
         [("CONTEXT_BACKGROUND", "false"), ("CONTEXT_SUMMARY_MAX_TOKENS", "48"), ("CONTEXT_SUMMARY_MODEL", "embedded")];
     let windowsill = Windowsill::with(&relay.url(), &settings, &["--model", &place("WINDOWSILL_MODEL")]);
     let mut conversation = String::new();
-    for end in session.turns().into_iter().take(6) {
+    for end in session.turns().into_iter().take(4) {
         let reply = http::post(&windowsill.chat_url(), session.request(end, 8, false));
         assert_eq!(reply.status, 200, "{}", reply.text);
         conversation = reply.ours("conversation").to_owned();

@@ -1,8 +1,8 @@
-"""Has windowsill manage a history, with the helpers of Anthropic's SDK that ask for it: `managed.py URL HOW MODEL STEPS`, HOW one of
+"""Has windowsill manage a history, with the helpers of Anthropic's SDK that ask for it: `managed.py URL HOW MODEL STEPS LINES`, HOW one of
 editing (context editing in the tool runner), compaction (at a line), pause (the same, with a pause), on-demand (the runner's
 `compact_before_next_turn`) and memory (the SDK's own memory tool, in a folder), or with `-stream` behind it.
 
-Prints what the client saw as one JSON object: a row for each of at most STEPS replies, and the last count.
+Prints what the client saw as one JSON object: a row for each of at most STEPS replies, and the last count. A page has LINES lines.
 """
 
 import json
@@ -12,7 +12,7 @@ import tempfile
 from anthropic import Anthropic, beta_tool
 from anthropic.tools.memory import BetaLocalFilesystemMemoryTool
 
-url, how, model, steps = sys.argv[1:]
+url, how, model, steps, lines = sys.argv[1:]
 streamed = how.endswith("-stream")
 how = how.removesuffix("-stream")
 client = Anthropic(base_url=url, api_key="mine", max_retries=0, timeout=600)
@@ -24,8 +24,8 @@ def read_page() -> str:
     """Reads the next page of the book."""
     global pages
     pages += 1
-    lines = (f"Page {pages}, line {n}: shelf {n * 7 % 17} holds {n * pages % 101} boxes." for n in range(24))
-    return "\n".join(lines)
+    page = (f"Page {pages}, line {n}: shelf {n * 7 % 17} holds {n * pages % 101} boxes." for n in range(int(lines)))
+    return "\n".join(page)
 
 
 EDITS = {

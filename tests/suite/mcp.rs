@@ -277,3 +277,206 @@ fn it_ends_with_its_input_and_says_nothing_else() {
     let (code, rest, _) = client.end();
     assert_eq!((code, rest.as_str()), (Some(0), ""));
 }
+
+/// A message over HTTP.
+fn post(proxy: &TestProxy, path: &str, headers: &[(&str, &str)], message: &Value) -> Answer {
+    let headers = [&[("Content-Type", "application/json")], headers].concat();
+    proxy.post(path, &headers, message.to_string().as_bytes())
+}
+
+fn message(method: &str, params: Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params})
+}
+
+/// The headers and the message of a request that declares its version itself.
+fn modern(method: &'static str, mut params: Value) -> (Vec<(&'static str, String)>, Value) {
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}});
+    params["_meta"]
+        .as_object_mut()
+        .map(|more| more.extend(meta.as_object().unwrap().clone()))
+        .unwrap_or_else(|| params["_meta"] = meta);
+    let name = ["name", "uri"].iter().find_map(|key| params[*key].as_str()).unwrap_or_default().to_owned();
+    let headers =
+        [("MCP-Protocol-Version", "2026-07-28".to_owned()), ("Mcp-Method", method.to_owned()), ("Mcp-Name", name)];
+    (headers.into_iter().filter(|(_, value)| !value.is_empty()).collect(), message(method, params))
+}
+
+fn ask_modern(proxy: &TestProxy, path: &str, method: &'static str, params: Value) -> Answer {
+    let (headers, message) = modern(method, params);
+    let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    post(proxy, path, &headers, &message)
+}
+
+#[test]
+fn the_same_is_answered_over_http_in_every_revision() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let id = proxy.chat(&told(3, NEEDLE)).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let record = super::record::ids(&fake.last().body).into_iter().next().unwrap();
+
+    // Those that begin with `initialize`: nothing is kept of it.
+    for version in ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05", "1999-01-01"] {
+        let hello = post(&proxy, "/mcp", &[], &message("initialize", json!({"protocolVersion": version}))).ok();
+        let known = if version == "1999-01-01" { "2025-11-25" } else { version };
+        assert_eq!(hello.json()["result"]["protocolVersion"], known);
+        assert!(hello.header("mcp-session-id").is_none());
+    }
+    let heard = post(&proxy, "/mcp", &[], &json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    assert_eq!((heard.status, heard.body.len()), (202, 0));
+    let called = post(
+        &proxy,
+        "/mcp",
+        &[("MCP-Protocol-Version", "2025-06-18")],
+        &message("tools/call", json!({"name": "recall", "arguments": {"id": record}})),
+    );
+    let called = called.ok().json();
+    assert!(called["result"]["content"][0]["text"].as_str().unwrap().contains("lines 1-"), "{called}");
+    assert!(called["result"].get("resultType").is_none());
+
+    // The one whose requests declare all themselves.
+    let found = ask_modern(&proxy, "/mcp", "server/discover", json!({})).ok().json()["result"].clone();
+    assert!(found["supportedVersions"].as_array().unwrap().contains(&json!("2026-07-28")), "{found}");
+    assert_eq!(
+        (&found["resultType"], &found["_meta"]["io.modelcontextprotocol/serverInfo"]["name"]),
+        (&json!("complete"), &json!("windowsill"))
+    );
+    let tools = ask_modern(&proxy, "/mcp", "tools/list", json!({})).ok().json()["result"].clone();
+    assert_eq!(
+        (tools["tools"].as_array().unwrap().len(), &tools["ttlMs"], &tools["cacheScope"]),
+        (5, &json!(0), &json!("private"))
+    );
+    let window =
+        ask_modern(&proxy, "/mcp", "tools/call", json!({"name": "window", "arguments": {}})).ok().json()["result"]
+            .clone();
+    assert_eq!(window["structuredContent"]["models"][0]["window"], 4096, "{window}");
+    let context = json!({"name": "context", "arguments": {"conversation": id}});
+    let context = ask_modern(&proxy, "/mcp", "tools/call", context).ok().json()["result"].clone();
+    assert_eq!((&context["structuredContent"]["id"], &context["isError"]), (&json!(id), &json!(false)));
+    let gone =
+        ask_modern(&proxy, "/mcp", "tools/call", json!({"name": "recall", "arguments": {"id": "r000000000000"}})).ok();
+    assert_eq!(gone.json()["result"]["isError"], true);
+
+    // What cannot be taken.
+    for (status, code, answer) in [
+        (404, -32601, ask_modern(&proxy, "/mcp", "prompts/list", json!({}))),
+        (404, -32601, ask_modern(&proxy, "/mcp", "ping", json!({}))),
+        (400, -32602, ask_modern(&proxy, "/mcp", "tools/call", json!({"name": "rm"}))),
+        (400, -32020, post(&proxy, "/mcp", &[], &modern("tools/list", json!({})).1)),
+        (
+            400,
+            -32022,
+            post(&proxy, "/mcp", &[("MCP-Protocol-Version", "1900-01-01")], &message("tools/list", json!({}))),
+        ),
+        (200, -32601, post(&proxy, "/mcp", &[], &message("nonesuch", json!({})))),
+        (400, -32600, post(&proxy, "/mcp", &[], &json!([message("ping", json!({}))]))),
+        (400, -32700, proxy.post("/mcp", &[("Content-Type", "application/json")], b"{half")),
+    ] {
+        assert_eq!((answer.status, &answer.json()["error"]["code"]), (status, &json!(code)), "{}", answer.text());
+    }
+    assert_eq!(request(proxy.address, "POST", "/mcp", &[("Content-Type", "text/plain")], b"{}").status, 415);
+    for method in ["GET", "DELETE"] {
+        let none = request(proxy.address, method, "/mcp", &[], b"");
+        assert_eq!((none.status, none.header("allow")), (405, Some("POST")));
+    }
+    let foreign = [("Origin", "https://evil.example")];
+    assert_eq!(post(&proxy, "/mcp", &foreign, &message("ping", json!({}))).status, 403);
+}
+
+#[test]
+fn originals_are_resources_and_only_what_is_open_is_listed() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let sent = told(3, NEEDLE);
+    let id = proxy.chat(&sent).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let record = super::record::ids(&fake.last().body).into_iter().next().unwrap();
+    let other =
+        proxy.chat(&told(4, "the Secretive vault")).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let foreign = super::record::ids(&fake.last().body).into_iter().next().unwrap();
+    let list = |path: &str| -> Vec<String> {
+        let all = ask_modern(&proxy, path, "resources/list", json!({})).ok().json()["result"]["resources"].clone();
+        all.as_array().unwrap().iter().map(|r| r["uri"].as_str().unwrap().to_owned()).collect()
+    };
+    let one = format!("/mcp?conversation={id}");
+    assert_eq!((list("/mcp").len(), list("/mcp?all").len()), (0, 2));
+    assert_eq!(list(&one), [format!("windowsill://conversation/{id}")]);
+    let read = |path: &str, uri: &str| ask_modern(&proxy, path, "resources/read", json!({"uri": uri}));
+    let text = |path: &str, uri: &str| {
+        read(path, uri).ok().json()["result"]["contents"][0]["text"].as_str().unwrap().to_owned()
+    };
+    let original = text_of(&sent);
+    assert_eq!(text("/mcp", &format!("windowsill://record/{record}")), original);
+    assert!(text(&one, &format!("windowsill://conversation/{id}/message/0")).contains("Read number 3."));
+    assert!(text(&one, &format!("windowsill://conversation/{id}")).contains("Read number 3."));
+    for (path, uri) in [
+        ("/mcp", "windowsill://record/r000000000000".to_owned()),
+        ("/mcp", "file:///etc/passwd".to_owned()),
+        (one.as_str(), format!("windowsill://record/{foreign}")),
+        (one.as_str(), format!("windowsill://conversation/{other}")),
+    ] {
+        let none = read(path, &uri);
+        assert_eq!((none.status, &none.json()["error"]["code"]), (400, &json!(-32602)), "{uri}: {}", none.text());
+    }
+    let earlier =
+        post(&proxy, "/mcp", &[], &message("resources/read", json!({"uri": "windowsill://record/r000000000000"})));
+    assert_eq!(earlier.ok().json()["error"]["code"], -32002);
+}
+
+/// The text of the last message.
+fn text_of(sent: &Chat) -> String {
+    text(sent.messages.last().unwrap())
+}
+
+#[test]
+fn a_call_that_takes_long_tells_its_progress_and_can_be_canceled() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::start(dir.path(), &[fake.url()], "");
+    request(served.address, "POST", "/v1/chat/completions", &[], &told(3, NEEDLE).body()).ok();
+    let record = super::record::ids(&fake.last().body).into_iter().next().unwrap();
+    let config = std::fs::read_to_string(dir.path().join("config.toml")).unwrap();
+    std::fs::write(dir.path().join("config.toml"), config.replace("127.0.0.1:0", &served.address.to_string())).unwrap();
+    // A model that thinks for ever about the question.
+    let gate = Gate::default();
+    let held = gate.clone();
+    fake.script(move |seen| match seen.path() == "/v1/chat/completions" {
+        true => Play::Wait(held.clone(), Box::new(Play::Usual)),
+        false => Play::Usual,
+    });
+    let ask = json!({"name": "ask", "arguments": {"id": record, "question": "When does it open?"}, "_meta": {"progressToken": "p1"}});
+    let mut client = Client::start(dir.path(), &[]);
+    client.write(&json!({"jsonrpc": "2.0", "id": "long", "method": "tools/call", "params": ask}).to_string());
+    let mut line = String::new();
+    client.stdout.read_line(&mut line).unwrap();
+    let told: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!((&told["method"], &told["params"]["progressToken"]), (&json!("notifications/progress"), &json!("p1")));
+    // Others are answered meanwhile.
+    assert!(client.ask("ping", &json!({}))["result"].is_object());
+    client.write(
+        &json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "long"}}).to_string(),
+    );
+    let (code, rest, _) = client.end();
+    assert_eq!(code, Some(0));
+    assert!(!rest.contains("\"id\":\"long\""), "no answer to what was canceled: {rest}");
+
+    // Over HTTP, progress stands before the answer in a stream.
+    gate.open();
+    let call = json!({"name": "ask", "arguments": {"id": record, "question": "When?"}, "_meta": {"progressToken": 3}});
+    let message = message("tools/call", call);
+    let answer = request(
+        served.address,
+        "POST",
+        "/mcp",
+        &[("Content-Type", "application/json")],
+        message.to_string().as_bytes(),
+    )
+    .ok();
+    assert_eq!(answer.header("content-type"), Some("text/event-stream"));
+    let events: Vec<Value> =
+        answer.text().lines().filter_map(|l| serde_json::from_str(l.strip_prefix("data: ")?).ok()).collect();
+    assert!(events.len() >= 2 && events[0]["params"]["progressToken"] == 3, "{events:?}");
+    assert_eq!(
+        (&events.last().unwrap()["id"], events.last().unwrap()["result"].is_object()),
+        (&json!(7), true),
+        "{events:?}"
+    );
+}

@@ -97,7 +97,6 @@ const DOORS: &[(&[&str], &[&str])] = &[
     (&["hyper_util"], &["src/server/"]),
     (&["reqwest"], &["src/upstream/"]),
     (&["rusqlite"], &["crates/record/src/"]),
-    (&["rmcp"], &["src/cli/mcp/"]),
     (&["ratatui"], &["src/cli/top/", "src/cli/paint.rs"]),
     (&["toml"], &["src/config/"]),
     (&["toml_edit"], &["src/cli/wrap/"]),

@@ -6,15 +6,18 @@
 //! opened all of them.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use super::ask::ask_original;
+use super::machine::windows;
 use super::record::{self, Text};
 use super::running::{ask, ask_original_running};
 use crate::config::Config;
 use crate::conversation::Tokens;
 use crate::passage::{Filled, Found, Said, fill};
-use crate::proxy::{Error, Record};
+use crate::proxy::{App, Error, Record};
 use crate::recall::{Page, Reference, Span, page};
 use crate::store::{ConversationRow, Passage, Store};
 
@@ -24,6 +27,9 @@ const ANSWER: Tokens = 6_000;
 /// Hits that a search shows unless told, and at most.
 const HITS: usize = 10;
 const MOST_HITS: usize = 100;
+
+/// Conversations that are listed at most, the newest.
+const LISTED: usize = 100;
 
 /// Compactions that `context` tells of, the newest.
 const COMPACTIONS: usize = 10;
@@ -36,25 +42,42 @@ pub struct Tool {
     pub description: &'static str,
     /// JSON schema of its arguments.
     pub schema: Map<String, Value>,
+    /// JSON schema of its answer, where that is JSON.
+    pub answer: Option<Value>,
 }
 
 /// What an agent may look at.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Agent {
     data_dir: PathBuf,
-    address: String,
-    key: Option<String>,
+    running: Running,
     /// The only conversation that may be looked at, where one was named.
     conversation: Option<String>,
     /// Whether all conversations may be listed and searched.
     all: bool,
 }
 
+/// The proxy that runs.
+#[derive(Clone)]
+enum Running {
+    /// In another process, where it listens, with its key.
+    At(String, Option<String>),
+    /// This one.
+    Here(Arc<App>),
+}
+
 impl Agent {
     /// An agent of the record and the proxy that these settings name; `conversation`: nothing but that one; `all`: every one.
     pub fn new(config: &Config, conversation: Option<String>, all: bool) -> Agent {
         let key = config.api_key.as_ref().map(|k| k.expose().to_owned());
-        Agent { data_dir: config.data_dir.clone(), address: config.listen.to_string(), key, conversation, all }
+        let running = Running::At(config.listen.to_string(), key);
+        Agent { data_dir: config.data_dir.clone(), running, conversation, all }
+    }
+
+    /// As [`Agent::new`], within the proxy itself.
+    pub fn within(app: &Arc<App>, conversation: Option<String>, all: bool) -> Agent {
+        let running = Running::Here(Arc::clone(app));
+        Agent { data_dir: app.config.data_dir.clone(), running, conversation, all }
     }
 
     /// The tools, always in the same order.
@@ -76,6 +99,8 @@ impl Agent {
             schema.as_object().cloned().unwrap_or_default()
         };
         let whole = |description: &str| json!({"type": "integer", "description": description});
+        let models = json!({"type": "array", "items": {"type": "object", "properties": {
+            "model": {"type": "string"}, "window": {"type": ["integer", "null"], "description": "Tokens"}}}});
         vec![
             Tool {
                 name: "recall",
@@ -90,6 +115,7 @@ impl Agent {
                         "limit": whole("Most lines"),
                     }),
                 ),
+                answer: None,
             },
             Tool {
                 name: "search",
@@ -104,6 +130,7 @@ impl Agent {
                         "limit": whole("Most hits"),
                     }),
                 ),
+                answer: None,
             },
             Tool {
                 name: "ask",
@@ -117,17 +144,20 @@ impl Agent {
                         "question": {"type": "string", "description": "What you want to know of it"},
                     }),
                 ),
+                answer: None,
             },
             Tool {
                 name: "context",
                 description: "How full the context window of a conversation is, by region, and what was taken out of it and \
                     why.",
                 schema: schema(&[], true, json!({})),
+                answer: Some(json!({"type": "object"})),
             },
             Tool {
                 name: "window",
                 description: "The context window that each model really has now, and where that number comes from.",
                 schema: schema(&[], false, json!({"model": {"type": "string", "description": "Only this model"}})),
+                answer: Some(json!({"type": "object", "properties": {"models": models}, "required": ["models"]})),
             },
         ]
     }
@@ -191,6 +221,30 @@ impl Agent {
         Ok(format!("[{}: {what}; lines {first}-{last} of {total}]\n{text}{more}", record::short(&id)))
     }
 
+    /// An original as it came, by its id or as `CONVERSATION:MESSAGE`; `None` where there is no such thing to read.
+    pub async fn original(&self, id: &str) -> Option<String> {
+        let (agent, id) = (self.clone(), id.to_owned());
+        let read = move || {
+            let record = Record::open(&agent.data_dir).map_err(say)?;
+            let scope = agent.scope(&record.store, &Arguments(&Map::new()))?.map(|row| row.id);
+            agent.whole(&record.store, &id, scope.as_deref()).map(|found| found.text)
+        };
+        tokio::task::spawn_blocking(read).await.ok()?.ok()
+    }
+
+    /// The conversations that may be listed: id and title of each, the newest first.
+    pub async fn listed(&self) -> Vec<(String, String)> {
+        let agent = self.clone();
+        let read = move || {
+            let record = Record::open(&agent.data_dir).ok()?;
+            let rows = record.store.conversations(LISTED).ok()?;
+            let only = agent.conversation.as_deref();
+            let open = |row: &ConversationRow| agent.all || only.is_some_and(|id| row.id.starts_with(id));
+            Some(rows.into_iter().filter(open).map(|row| (row.id, row.title)).collect())
+        };
+        tokio::task::spawn_blocking(read).await.ok().flatten().unwrap_or_default()
+    }
+
     /// Has the running proxy ask a model, once it is sure that the agent may see the text.
     async fn ask(&self, arguments: &Arguments<'_>) -> Result<String, String> {
         let id = arguments.text("id")?.ok_or("give `id`, as a marker names it: r3f9a0c12d4e5")?;
@@ -199,8 +253,12 @@ impl Agent {
         let scope = self.scope(&record.store, arguments)?.map(|row| row.id);
         let found = self.whole(&record.store, &id, scope.as_deref())?;
         let name = found.id.unwrap_or(id);
-        let (address, key) = (&self.address, self.key.as_deref());
-        let answer = ask_original_running(address, key, &name, scope.as_deref(), &question).await.map_err(say)?;
+        let scope = scope.as_deref();
+        let answer = match &self.running {
+            Running::At(address, key) => ask_original_running(address, key.as_deref(), &name, scope, &question).await,
+            Running::Here(app) => ask_original(app, &name, scope, &question).await,
+        };
+        let answer = answer.map_err(say)?;
         answer["text"].as_str().map(str::to_owned).ok_or_else(|| "windowsill gave no answer".to_owned())
     }
 
@@ -274,7 +332,12 @@ impl Agent {
     async fn window(&self, arguments: &Arguments<'_>) -> Result<String, String> {
         let model = arguments.text("model")?;
         let is_meant = |m: &Value| model.as_deref().is_none_or(|name| m.as_str() == Some(name));
-        let asked = ask(&self.address, self.key.as_deref(), http::Method::GET, "/windowsill/models", None).await;
+        let asked = match &self.running {
+            Running::At(address, key) => {
+                ask(address, key.as_deref(), http::Method::GET, "/windowsill/models", None).await
+            }
+            Running::Here(app) => windows(app).await,
+        };
         let gone = match asked {
             Ok(answer) => {
                 let all = answer["models"].as_array().cloned().unwrap_or_default();

@@ -13,6 +13,7 @@ pub(super) mod machine;
 pub(super) mod models;
 pub(super) mod pins;
 pub(super) mod price;
+pub(super) mod protocol;
 pub(super) mod receipt;
 pub(super) mod record;
 pub(super) mod report;

@@ -1,3 +1,5 @@
+//! Pairs of statements, and whether the second replaces the first.
+
 use super::*;
 
 #[test]
