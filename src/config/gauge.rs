@@ -1,7 +1,7 @@
 //! When a window counts as nearly full: the same words and lines on every surface.
 
 use super::problem::Problem;
-use super::serve::{Sources, note};
+use super::written::{Sources, note};
 use super::{Layers, written as read};
 
 /// Keys of `[gauge]`.

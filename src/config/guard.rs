@@ -3,8 +3,8 @@
 
 use super::glob::Glob;
 use super::problem::Problem;
-use super::serve::{Sources, note};
 use super::written::{Reader, Sourced, Value};
+use super::written::{Sources, note};
 use super::{Layers, written as read};
 
 /// Keys of `[ceiling]`.

@@ -10,7 +10,7 @@ use crate::conversation::Tokens;
 use super::context::{Context, ContextLayer, OtherModel, SummaryModel, Tiers};
 use super::model::SizeClass;
 use super::problem::Problem;
-use super::written::{self as read, Sourced, Value, Written};
+use super::written::{self as read, Sourced, Sources, Value, Written, note};
 use super::{
     Config, Environment, Flags, Layers, Secret, Telemetry, door, gauge, guard, pin, profile, task, telemetry, upstream,
 };
@@ -253,14 +253,6 @@ fn contexts(layers: &Layers, problems: &mut Vec<Problem>) -> Option<Contexts> {
     problems.extend(context.check(None));
     check_sizes(&above_profile, &below_profile, &tiers, &base, problems);
     Some(Contexts { above_profile, below_profile, tiers, base, context })
-}
-
-/// Key, value and source of settings, as text.
-pub(super) type Sources = Vec<(String, String, String)>;
-
-/// Writes down a setting and where it comes from.
-pub(super) fn note<T>(key: &str, setting: Option<&Sourced<T>>, show: impl Fn(&T) -> String, sources: &mut Sources) {
-    sources.extend(setting.map(|setting| (key.to_owned(), show(&setting.value), setting.source.clone())));
 }
 
 fn window(layers: &Layers, sources: &mut Sources, problems: &mut Vec<Problem>) -> Option<WindowConfig> {

@@ -9,8 +9,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
 
 use super::problem::Problem;
-use super::serve::{Sources, note};
 use super::written::{Sourced, Value, Written, any_text, boolean};
+use super::written::{Sources, note};
 use super::{Environment, Layers, upstream};
 
 /// Keys of `[telemetry]`.

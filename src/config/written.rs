@@ -403,3 +403,11 @@ pub(crate) fn show_strategy(strategy: &Strategy) -> String {
     }
     .to_owned()
 }
+
+/// Key, value and source of settings, as text.
+pub(super) type Sources = Vec<(String, String, String)>;
+
+/// Writes down a setting and where it comes from.
+pub(super) fn note<T>(key: &str, setting: Option<&Sourced<T>>, show: impl Fn(&T) -> String, sources: &mut Sources) {
+    sources.extend(setting.map(|setting| (key.to_owned(), show(&setting.value), setting.source.clone())));
+}

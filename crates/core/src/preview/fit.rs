@@ -3,8 +3,30 @@
 use std::borrow::Cow;
 
 use super::clean::{floor, sanitize, shorten};
-use super::log::rank;
 use super::place::place;
+
+/// Ranks, highest first: what a reader needs to act comes before what helps to understand.
+pub(super) mod rank {
+    pub(crate) const TOTALS: u16 = 99;
+    pub(crate) const ERROR: u16 = 98;
+    pub(crate) const RARE: u16 = 94;
+    pub(crate) const LAST: u16 = 93;
+    pub(crate) const FILES: u16 = 90;
+    pub(crate) const MORE: u16 = 86;
+    pub(crate) const REASON: u16 = 89;
+    pub(crate) const NAME: u16 = 91;
+    pub(crate) const HEADING: u16 = 88;
+    pub(crate) const TROUBLE: u16 = 67;
+    pub(crate) const FRAME: u16 = 72;
+    pub(crate) const END: u16 = 70;
+    pub(crate) const CONTEXT: u16 = 66;
+    pub(crate) const START: u16 = 60;
+    pub(crate) const MARK: u16 = 58;
+    pub(crate) const AGAIN: u16 = 56;
+    pub(crate) const WARNING: u16 = 62;
+    pub(crate) const DETAIL: u16 = 44;
+    pub(crate) const ODD: u16 = 36;
+}
 
 /// Bytes of English or code that one token stands for, roughly: only where the search starts.
 const BYTES_PER_TOKEN: usize = 3;

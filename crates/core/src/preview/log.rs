@@ -5,22 +5,19 @@ use std::collections::HashMap;
 
 use super::clean::{floor, shorten};
 use super::failed::{self, Failure};
-use super::fit::Draft;
+use super::fit::{Draft, rank};
 use super::message;
 use super::paths::common_folder;
 use super::place::{family, gist, place};
 use super::reason;
 use super::signal::{Grade, Graded};
-use super::tally::{codes, files, rules};
+use super::tally::{FIRST, MANY_FILES, codes, files, rules};
 
 /// How many places of a repeated message are remembered.
 const PLACES: usize = 60;
 
 /// How many distinct messages are remembered; a log of more has no one that stands out.
 const DISTINCT: usize = 3000;
-
-/// So many distinct messages come before everything else.
-pub(super) const FIRST: usize = 8;
 
 /// So many further places of a message are told on a line or two.
 const ALSO: usize = 12;
@@ -45,32 +42,6 @@ struct Message {
     /// Where it was seen first.
     first: Option<String>,
     places: Vec<String>,
-}
-
-/// A log with errors in more files than this names the files before it tells more than a few messages.
-pub(super) const MANY_FILES: usize = 16;
-
-/// Ranks, highest first: what a reader needs to act comes before what helps to understand.
-pub(super) mod rank {
-    pub(crate) const TOTALS: u16 = 99;
-    pub(crate) const ERROR: u16 = 98;
-    pub(crate) const RARE: u16 = 94;
-    pub(crate) const LAST: u16 = 93;
-    pub(crate) const FILES: u16 = 90;
-    pub(crate) const MORE: u16 = 86;
-    pub(crate) const REASON: u16 = 89;
-    pub(crate) const NAME: u16 = 91;
-    pub(crate) const HEADING: u16 = 88;
-    pub(crate) const TROUBLE: u16 = 67;
-    pub(crate) const FRAME: u16 = 72;
-    pub(crate) const END: u16 = 70;
-    pub(crate) const CONTEXT: u16 = 66;
-    pub(crate) const START: u16 = 60;
-    pub(crate) const MARK: u16 = 58;
-    pub(crate) const AGAIN: u16 = 56;
-    pub(crate) const WARNING: u16 = 62;
-    pub(crate) const DETAIL: u16 = 44;
-    pub(crate) const ODD: u16 = 36;
 }
 
 /// Drafts a log.

@@ -321,8 +321,8 @@ fn running_text(graded: &Graded<'_>) -> Draft {
     draft.loose = true;
     let full: Vec<usize> = (0..graded.lines.len()).filter(|&i| !graded.lines[i].trim().is_empty()).collect();
     // Words of trouble are common in prose; the beginning says more there.
-    for piece in draft.pieces.iter_mut().filter(|p| p.rank == log::rank::TROUBLE) {
-        piece.rank = log::rank::CONTEXT;
+    for piece in draft.pieces.iter_mut().filter(|p| p.rank == fit::rank::TROUBLE) {
+        piece.rank = fit::rank::CONTEXT;
     }
     let ends = full
         .iter()

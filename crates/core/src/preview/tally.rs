@@ -3,11 +3,16 @@
 use std::collections::HashMap;
 
 use super::clean::shorten;
-use super::fit::Draft;
-use super::log::{FIRST, MANY_FILES, rank};
+use super::fit::{Draft, rank};
 use super::message;
 use super::paths::{by_folder, common_folder, grouped};
 use super::signal::{Grade, Graded};
+
+/// So many distinct messages come before everything else.
+pub(super) const FIRST: usize = 8;
+
+/// A log with errors in more files than this names the files before it tells more than a few messages.
+pub(super) const MANY_FILES: usize = 16;
 
 /// How often each code of an error came (`TS2307`, `E0599`), with one of its messages.
 pub(super) fn codes(draft: &mut Draft, graded: &Graded<'_>) {
