@@ -192,7 +192,7 @@ impl World {
         let mut conn = self.send(who, tongue, &body);
         // An answer that begins is not read: what it waits for may never be written.
         while !self.trap.is_sprung() && !conn.is_readable() {}
-        let seen = self.fake.since(before);
+        let seen = self.forwarded(who, before);
         match self.trap.take() {
             Some((at, left)) => {
                 self.step += &format!(", killed at \"{at}\"");
@@ -254,7 +254,7 @@ impl World {
         let waits = self.dice.chance(75);
         let mut seen = Vec::new();
         if waits {
-            seen = self.forwarded_or_answered(before, &mut conn);
+            seen = self.forwarded_or_answered(who, before, &mut conn);
         }
         self.kill();
         drop(conn);
@@ -283,14 +283,24 @@ impl World {
     }
 
     /// Waits until the server has the prompt, or the client an answer instead.
-    fn forwarded_or_answered(&self, before: usize, conn: &mut Conn) -> Vec<Seen> {
+    fn forwarded_or_answered(&self, who: usize, before: usize, conn: &mut Conn) -> Vec<Seen> {
         while !conn.is_readable() {
-            let seen = self.fake.since(before);
+            let seen = self.forwarded(who, before);
             if !seen.is_empty() {
                 return seen;
             }
         }
-        self.fake.since(before)
+        self.forwarded(who, before)
+    }
+
+    /// What the server got for a client since then. What a proxy sent for another one right before it was killed may arrive late.
+    fn forwarded(&self, who: usize, before: usize) -> Vec<Seen> {
+        let mut seen = self.fake.since(before);
+        seen.retain(|seen| {
+            let whose = check::marks(&seen.body, &self.marks);
+            whose.is_empty() || whose.contains(self.marks[who].as_str())
+        });
+        seen
     }
 
     /// One request, with or without something going wrong.
@@ -307,7 +317,7 @@ impl World {
         let mut conn = self.send(who, tongue, &body);
         if let Some(Fault::Silent(_)) = fault {
             self.may_replace(who, &chat);
-            return self.give_up(conn, before);
+            return self.give_up(who, conn, before);
         }
         let Some(head) = conn.head() else {
             let closed = conn.is_readable();
@@ -315,12 +325,7 @@ impl World {
         };
         let answer = conn.rest(head);
         self.begin(Turn::default());
-        // What a proxy sent for another client right before it was killed may arrive late.
-        let mut forwarded = self.fake.since(before);
-        forwarded.retain(|seen| {
-            let whose = check::marks(&seen.body, &self.marks);
-            whose.is_empty() || whose.contains(self.marks[who].as_str())
-        });
+        let forwarded = self.forwarded(who, before);
         let id = answer.header("x-windowsill-conversation").unwrap_or("-");
         self.step += &format!(" -> {} {} {id}", answer.status, answer.action());
         if matches!(fault, Some(Fault::CountsNothing)) {
@@ -346,9 +351,9 @@ impl World {
     }
 
     /// The client hangs up on a server that says nothing; the proxy must, too.
-    fn give_up(&mut self, mut conn: Conn, before: usize) -> Result<(), String> {
+    fn give_up(&mut self, who: usize, mut conn: Conn, before: usize) -> Result<(), String> {
         let was = self.fake.hung_up();
-        let seen = self.forwarded_or_answered(before, &mut conn);
+        let seen = self.forwarded_or_answered(who, before, &mut conn);
         drop(conn);
         if !seen.is_empty() {
             self.fake.wait_hung_up(was + 1);
