@@ -505,6 +505,13 @@ def largest(browser, session, shots):
     called = len({call["function"]["name"] for m in session.history for call in m.get("tool_calls", [])})
     for part in (f"{len(session.tools)} tool", f"{called} ever called"):
         assert part in told, f"no {part!r} in {told!r}"
+    browser.click("Set it for this conversation")
+    browser.until("it is set", "return document.querySelector('#tools').innerText.includes('from its next request on')")
+    assert session.pins()["tools"] == "auto"
+    accessible(browser, "tools by index")
+    browser.click("Take it back")
+    browser.until("it is taken back", "return [...document.querySelectorAll('#tools button')].some((b) => b.textContent === 'Set it for this conversation')")
+    assert session.pins()["tools"] is None
     session.send()
     before = session.edits()
     act = browser.until("a step beside a message", "const b = [...document.querySelectorAll('#largest .steps button')].find((b) => b.textContent === 'Clear…'); b?.click(); return b?.textContent")
