@@ -41,7 +41,7 @@ pub(super) async fn answer(app: &Arc<App>, steering: Steering, found: &Found, bo
     match steering {
         Steering::Compact => {
             let Compact { focus, when, dry_run, write_brief } = asked(body)?;
-            proxy::compact(app, id, Compaction { focus, when, dry_run, write_brief, ..Default::default() }).await
+            proxy::compact(app, id, Compaction { focus, when, dry_run, write_brief }).await
         }
         Steering::Again => {
             let Another { messages, brief, focus, line } = asked(body)?;

@@ -183,10 +183,13 @@ fn a_model_is_loaded_and_given_up_when_a_person_asks() {
     assert_eq!(refused.error().0, "not_here");
 }
 
+/// Copies of a model that are loaded: the id of each, and its window.
+type Copies = Arc<Mutex<Vec<(String, u32)>>>;
+
 /// LM Studio with one model: the copies that are loaded, each with its window (docs: REST API v1).
-fn lm_studio() -> (Fake, Arc<Mutex<Vec<(String, u32)>>>) {
+fn lm_studio() -> (Fake, Copies) {
     let fake = Fake::start(Kind::OpenAi, 4096);
-    let copies: Arc<Mutex<Vec<(String, u32)>>> = Arc::default();
+    let copies = Copies::default();
     let held = Arc::clone(&copies);
     fake.script(move |seen| {
         let mut copies = held.lock().unwrap();
