@@ -47,7 +47,7 @@ pub use desk::running::{ask as ask_running, ask_original_running, rules_running,
 pub use desk::search::{Filter, filtered, search};
 pub use desk::sides::{request_of, view};
 pub use desk::sight::insight;
-pub use desk::steer::{forget_wishes, pause, recalled, steer};
+pub use desk::steer::{forget_wishes, list_tools, pause, recalled, steer};
 pub use desk::timeline::{timeline, timeline_message};
 pub use desk::trace::{TraceQuery, follow_running};
 pub use desk::trace::{events, follow};

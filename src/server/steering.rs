@@ -22,6 +22,7 @@ pub(super) enum Steering {
     Pin,
     Unpin,
     Rewriting,
+    Tools,
     ForgetWaiting,
     Recalled,
     Checkpoint,
@@ -40,7 +41,7 @@ pub(super) async fn answer(app: &Arc<App>, steering: Steering, found: &Found, bo
     match steering {
         Steering::Compact => {
             let Compact { focus, when, dry_run, write_brief } = asked(body)?;
-            proxy::compact(app, id, Compaction { focus, when, dry_run, write_brief, ..Default::default() }).await
+            proxy::compact(app, id, Compaction { focus, when, dry_run, write_brief }).await
         }
         Steering::Again => {
             let Another { messages, brief, focus, line } = asked(body)?;
@@ -66,6 +67,10 @@ pub(super) async fn answer(app: &Arc<App>, steering: Steering, found: &Found, bo
             let hint = "send {\"on\": false} to stop it, {\"on\": true} to take it up again";
             let on = on.ok_or_else(|| Error::client(400, "bad_request", "`rewriting` needs `on`", hint))?;
             proxy::pause(app, id, !on).await
+        }
+        Steering::Tools => {
+            let Tools { listing } = asked(body)?;
+            proxy::list_tools(app, id, listing.as_deref()).await
         }
         Steering::ForgetWaiting => proxy::forget_wishes(app, id).await,
         Steering::Recalled => {
@@ -183,6 +188,13 @@ struct Another {
 struct Useful {
     message: Option<usize>,
     useful: bool,
+}
+
+/// What is to be done with the client's tools.
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Tools {
+    listing: Option<String>,
 }
 
 /// What is said of a task that is done.

@@ -138,6 +138,7 @@ pub const ROUTES: &[Route] = &[
     steering("POST", "/windowsill/conversations/{id}/pins", Steering::Pin),
     steering("DELETE", "/windowsill/conversations/{id}/pins/{number}", Steering::Unpin),
     steering("POST", "/windowsill/conversations/{id}/rewriting", Steering::Rewriting),
+    steering("POST", "/windowsill/conversations/{id}/tools", Steering::Tools),
     steering("DELETE", "/windowsill/conversations/{id}/waiting", Steering::ForgetWaiting),
     steering("POST", "/windowsill/conversations/{id}/recalled", Steering::Recalled),
     steering("POST", "/windowsill/conversations/{id}/checkpoint", Steering::Checkpoint),

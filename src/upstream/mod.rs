@@ -112,7 +112,13 @@ impl Kind {
 
     /// Whether it can be told to take a model into memory, and to give it up: [`Upstream::bring`], [`Upstream::drop_model`].
     pub fn can_be_told(self) -> bool {
-        matches!(self, Kind::Ollama | Kind::LlamaServer { router: true } | Kind::OpenAi(Flavor::LlamaSwap))
+        let flavored = matches!(self, Kind::OpenAi(Flavor::LlamaSwap | Flavor::LmStudio));
+        flavored || matches!(self, Kind::Ollama | Kind::LlamaServer { router: true })
+    }
+
+    /// Whether it can be told the window with which it takes a model into memory.
+    pub fn takes_window(self) -> bool {
+        self.takes_num_ctx() || matches!(self, Kind::OpenAi(Flavor::LmStudio))
     }
 
     /// Whether it answers a request of the Responses API as if a field were not there that refers to what is stored at OpenAI.
@@ -501,6 +507,7 @@ impl Upstream {
             Kind::LlamaServer { router: true } => {
                 self.noting(llama_server::tell_router(&self.link, "load", model, LOAD_LIMIT).await)
             }
+            Kind::OpenAi(Flavor::LmStudio) => self.noting(openai::bring(&self.link, model, num_ctx).await),
             kind if kind.can_be_told() => self.load(model, num_ctx).await,
             _ => Err(self.link.protocol("cannot be told to load a model")),
         }
@@ -517,6 +524,7 @@ impl Upstream {
                 llama_server::tell_router(&self.link, "unload", model, ASK_LIMIT).await
             }
             Kind::OpenAi(Flavor::LlamaSwap) => llama_swap::unload(&self.link, model).await,
+            Kind::OpenAi(Flavor::LmStudio) => openai::give_up(&self.link, model).await,
             _ => Err(self.link.protocol("cannot be told to give up a model")),
         };
         self.noting(result)

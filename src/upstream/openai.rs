@@ -4,13 +4,13 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use http::Method;
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use super::error::Error;
 use super::link::Link;
 use super::place::{self, Place, Stage};
-use super::{ASK_LIMIT, COUNT_LIMIT, Flavor, Loaded, ModelInfo, tokens};
+use super::{ASK_LIMIT, COUNT_LIMIT, Flavor, LOAD_LIMIT, Loaded, ModelInfo, tokens};
 use crate::wire::parts::Takes;
 
 pub(super) async fn models(link: &Link, flavor: Flavor) -> Result<Vec<ModelInfo>, Error> {
@@ -128,7 +128,48 @@ async fn lm_studio(link: &Link) -> Result<Vec<Instance>, Error> {
     Ok(models.iter().filter_map(Instance::read_v0).collect())
 }
 
+/// Has LM Studio take a model into memory, with this window (`POST /api/v1/models/load`). That always makes one more copy: those that
+/// are loaded with another window are given up first, and one that will do is left alone.
+pub(super) async fn bring(link: &Link, model: &str, window: Option<u32>) -> Result<(), Error> {
+    let list = lm_studio(link).await?;
+    let copies = Instance::copies(&list, model);
+    if copies.iter().any(|copy| window.is_none() || copy.window == window) {
+        return Ok(());
+    }
+    for copy in &copies {
+        unload(link, copy).await?;
+    }
+    let key = copies.first().map_or(model, |copy| &copy.key);
+    let mut ask = json!({"model": key});
+    if let Some(window) = window {
+        ask["context_length"] = window.into();
+    }
+    link.post("/api/v1/models/load", ask.to_string(), LOAD_LIMIT).await.map(drop)
+}
+
+/// Has LM Studio give up every copy of a model, or the one that is named.
+pub(super) async fn give_up(link: &Link, model: &str) -> Result<(), Error> {
+    for copy in Instance::copies(&lm_studio(link).await?, model) {
+        unload(link, copy).await?;
+    }
+    Ok(())
+}
+
+/// Gives up one copy (`POST /api/v1/models/unload`); it goes by its own id.
+async fn unload(link: &Link, copy: &Instance) -> Result<(), Error> {
+    let ask = json!({"instance_id": copy.id.as_deref().unwrap_or(&copy.key)});
+    link.post("/api/v1/models/unload", ask.to_string(), ASK_LIMIT).await.map(drop)
+}
+
 impl Instance {
+    /// The copies of a model that are loaded; of a name that is a copy's, that one.
+    fn copies<'a>(all: &'a [Instance], model: &str) -> Vec<&'a Instance> {
+        let named: Vec<&Instance> = all.iter().filter(|i| i.loaded && i.id.as_deref() == Some(model)).collect();
+        let of_key = || all.iter().filter(|i| i.loaded && i.key == model).collect();
+        // The first copy of a model is called like the model itself.
+        if named.iter().any(|copy| copy.key != model) { named } else { of_key() }
+    }
+
     fn read_v1(model: &Value) -> Vec<Instance> {
         let Some(key) = model["key"].as_str() else { return Vec::new() };
         let none = Instance {
@@ -231,7 +272,6 @@ fn has_tools(fields: &HashMap<String, &RawValue>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn the_window_is_where_the_server_puts_it() {

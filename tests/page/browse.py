@@ -498,6 +498,22 @@ def requests(browser, session, shots):
     assert len(whole["messages"]) == len(masked["messages"]) == last["messages"] and "resolve_lookup_value" in str(whole) and "resolve_lookup_value" not in str(masked)
 
 
+def spare(browser, session):
+    """That tools are named by index here is told, and can be taken back. The small model's template has no tools: they take nothing,
+    so the page does not offer to set it."""
+    tools = [{"type": "function", "function": {"name": f"tool_{n}", "description": "Does nothing.", "parameters": {"type": "object", "properties": {}}}} for n in range(5)]
+    id = chat(session.url, [{"role": "user", "content": "Which of your tools does nothing?"}], tools, max_tokens=1)[1]
+    wanted = lambda: Session(session.url, id, [], tools).pins()["tools"]
+    call("POST", f"{session.url}/windowsill/conversations/{id}/tools", {"listing": "auto"}, {"Authorization": f"Bearer {KEY}"})
+    browser.open(f"{session.url}/#/c/{id}")
+    browser.until("it is set", "return document.querySelector('#tools')?.innerText.includes('from its next request on')")
+    assert wanted() == "auto"
+    accessible(browser, "tools by index")
+    browser.click("Take it back")
+    browser.until("it is taken back", "return document.querySelector('#tools')?.innerText.includes('from its next request on') === false")
+    assert wanted() is None
+
+
 def largest(browser, session, shots):
     """What fills the window stands with what can be done about it, beside what the tools take that were never called."""
     browser.open(f"{session.url}/#/c/{session.id}")
@@ -679,6 +695,7 @@ def everything(browser, session):
     curate(browser, shots)
     search(browser, session, shots)
     largest(browser, session, shots)
+    spare(browser, session)
     requests(browser, session, shots)
     house(browser, url, chat(url, [{"role": "user", "content": "Which plants like shade?"}], max_tokens=1)[1], shots)
     hostile(browser, url, chat(url, [{"role": "user", "content": HOSTILE}], max_tokens=1)[1])

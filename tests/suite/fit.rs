@@ -183,6 +183,83 @@ fn a_model_is_loaded_and_given_up_when_a_person_asks() {
     assert_eq!(refused.error().0, "not_here");
 }
 
+/// Copies of a model that are loaded: the id of each, and its window.
+type Copies = Arc<Mutex<Vec<(String, u32)>>>;
+
+/// LM Studio with one model: the copies that are loaded, each with its window (docs: REST API v1).
+fn lm_studio() -> (Fake, Copies) {
+    let fake = Fake::start(Kind::OpenAi, 4096);
+    let copies = Copies::default();
+    let held = Arc::clone(&copies);
+    fake.script(move |seen| {
+        let mut copies = held.lock().unwrap();
+        match (seen.method.as_str(), seen.path()) {
+            ("GET", "/api/v1/models") => {
+                let copy = |(id, window): &(String, u32)| json!({"id": id, "config": {"context_length": window}});
+                let loaded: Vec<Value> = copies.iter().map(copy).collect();
+                Play::Json(200, json!({"models": [{"type": "llm", "key": MODEL, "max_context_length": 32_768, "loaded_instances": loaded}]}))
+            }
+            ("POST", "/api/v1/models/load") => {
+                let asked = seen.json();
+                assert_eq!(asked["model"], MODEL, "{asked}");
+                let id = if copies.is_empty() { MODEL.to_owned() } else { format!("{MODEL}:{}", copies.len() + 1) };
+                copies.push((id.clone(), asked["context_length"].as_u64().unwrap_or(4096) as u32));
+                Play::Json(200, json!({"type": "llm", "instance_id": id, "load_time_seconds": 1.5, "status": "loaded"}))
+            }
+            ("POST", "/api/v1/models/unload") => {
+                let id = seen.json()["instance_id"].clone();
+                let before = copies.len();
+                copies.retain(|(copy, _)| id != copy.as_str());
+                match copies.len() < before {
+                    true => Play::Json(200, json!({"instance_id": id})),
+                    false => Play::Json(404, json!({"error": {"message": "no such instance", "type": "model_not_found"}})),
+                }
+            }
+            _ => Play::Usual,
+        }
+    });
+    (fake, copies)
+}
+
+#[test]
+fn lm_studio_loads_a_model_with_a_window_and_gives_it_up() {
+    let (fake, copies) = lm_studio();
+    let proxy = TestProxy::before(&fake);
+    let tell = |what: &str, body: Value| {
+        let json = [("Content-Type", "application/json")];
+        proxy.post(&format!("/windowsill/models/{what}"), &json, body.to_string().as_bytes())
+    };
+    let now = || copies.lock().unwrap().clone();
+    let named = |window| vec![(MODEL.to_owned(), window)];
+    let model = proxy.get("/windowsill/models").ok().json()["models"][0].clone();
+    assert!(model["can_be_told"] == true && model["takes_window"] == true, "{model}");
+    tell("load", json!({"model": MODEL})).ok();
+    assert_eq!(now(), named(4096));
+    // What is loaded already is not loaded twice, and another window takes its place.
+    tell("load", json!({"model": MODEL})).ok();
+    tell("load", json!({"model": MODEL, "num_ctx": 4096})).ok();
+    assert_eq!(now(), named(4096));
+    tell("load", json!({"model": MODEL, "num_ctx": 24_576})).ok();
+    assert_eq!(now(), named(24_576));
+    // One of several copies by its own name, and all of them by the model's.
+    copies.lock().unwrap().push((format!("{MODEL}:2"), 8192));
+    tell("unload", json!({"model": format!("{MODEL}:2")})).ok();
+    assert_eq!(now(), named(24_576));
+    copies.lock().unwrap().push((format!("{MODEL}:2"), 8192));
+    tell("unload", json!({"model": MODEL})).ok();
+    assert_eq!(now(), []);
+    // An older LM Studio has no such paths: its answer is told.
+    fake.script(|seen| match seen.path() {
+        "/api/v1/models" => Play::Json(404, json!({"error": "Unexpected endpoint"})),
+        "/api/v0/models" => {
+            Play::Json(200, json!({"data": [{"id": MODEL, "state": "not-loaded", "max_context_length": 32_768}]}))
+        }
+        "/api/v1/models/load" => Play::Json(404, json!({"error": {"message": "Unexpected endpoint"}})),
+        _ => Play::Usual,
+    });
+    assert!(tell("load", json!({"model": MODEL})).status >= 400);
+}
+
 #[test]
 fn a_window_that_clients_ask_for_is_one_for_all_of_them() {
     let (fake, loads) = ollama();

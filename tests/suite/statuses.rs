@@ -212,6 +212,9 @@ fn folds(asker: &mut Asker) {
     asker.steer(200, "pins", &json!({"message": 0}));
     asker.steer(409, "pins", &json!({"message": 0}));
     asker.ask(200, "DELETE", &format!("{CONVERSATION}/pins/{{number=1}}"), &json!({}));
+    asker.steer(200, "tools", &json!({"listing": "auto"}));
+    asker.steer(200, "tools", &json!({"listing": null}));
+    asker.steer(400, "tools", &json!({"listing": "some"}));
     asker.steer(409, "rewriting", &json!({"on": true}));
     asker.steer(409, "recalled", &json!({"message": 0}));
     asker.steer(200, "rewriting", &json!({"on": false}));

@@ -145,7 +145,7 @@ impl Seen {
             "upstream": upstream.name(), "kind": upstream.kind().map(|k| k.as_str()), "model": model.id,
             "trained": trained, "trained_source": trained_source,
             "window": self.window(model), "loaded": model.loaded,
-            "can_be_told": upstream.kind().is_some_and(Kind::can_be_told), "takes_window": upstream.kind().is_some_and(Kind::takes_num_ctx),
+            "can_be_told": upstream.kind().is_some_and(Kind::can_be_told), "takes_window": upstream.kind().is_some_and(Kind::takes_window),
             "source": loaded.map(|l| l.asked_of), "provisional": loaded.map(|l| l.provisional),
             "slots": loaded.and_then(|l| l.slots), "slots_share_one_window": loaded.and_then(|l| l.unified),
             "held_bytes": loaded.and_then(|l| l.held).map(|held| held.total),

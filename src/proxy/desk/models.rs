@@ -128,7 +128,7 @@ struct Listed {
 /// 404 for a model that no server lists, 409 where the server cannot be told, or the server's own error.
 pub async fn load_model(app: &App, asked: &Told) -> Result<Value, Error> {
     let upstream = told(app, asked).await?;
-    if asked.num_ctx.is_some() && !upstream.kind().is_some_and(Kind::takes_num_ctx) {
+    if asked.num_ctx.is_some() && !upstream.kind().is_some_and(Kind::takes_window) {
         let hint = "start the server itself with the window that you want";
         return Err(Error::client(409, "not_here", "this server takes no window with a model", hint));
     }
@@ -181,7 +181,7 @@ async fn told<'a>(app: &'a App, asked: &Told) -> Result<&'a Arc<Upstream>, Error
             continue;
         }
         if !upstream.kind().is_some_and(Kind::can_be_told) {
-            let hint = "Ollama, llama-swap and llama-server as a router can";
+            let hint = "Ollama, LM Studio, llama-swap and llama-server as a router can";
             return Err(Error::client(
                 409,
                 "not_here",

@@ -84,7 +84,7 @@ fn listed_without_server(app: &App, id: &str) -> Result<Value, Error> {
     let window = row.state["window"].as_u64().and_then(|n| Tokens::try_from(n).ok());
     Ok(json!({
         "conversation": row.id, "pins": pins, "tokens": sum, "window": window, "most": window.map(|w| w / ALL_PINS),
-        "most_each": window.map(|w| w / LARGEST_PIN), "paused": standing.paused, "waiting": standing.wishes,
+        "most_each": window.map(|w| w / LARGEST_PIN), "paused": standing.paused, "waiting": standing.wishes, "tools": standing.tools,
     }))
 }
 
@@ -297,7 +297,7 @@ fn listed(app: &App, ground: &Ground) -> Value {
         "conversation": ground.row.id, "pins": own.chain(by_pattern).collect::<Vec<_>>(),
         "tokens": weight(app, ground), "window": ground.facts.window, "most": ground.facts.window / ALL_PINS,
         "most_each": ground.facts.window / LARGEST_PIN, "paused": ground.standing.paused,
-        "waiting": ground.standing.wishes,
+        "waiting": ground.standing.wishes, "tools": ground.standing.tools,
     })
 }
 

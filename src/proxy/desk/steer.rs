@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::compact::{Asked, Ground, ground, record_view, whole_row};
 use super::price::{Price, price_of, priced};
 use super::timeline::view_of;
+use crate::admission::Listing;
 use crate::clock::now_ms;
 use crate::conversation::edit::{Edit, View};
 use crate::plan::{self, Because, Facts, Lines, Regions};
@@ -151,6 +152,23 @@ pub async fn pause(app: &App, id: &str, on: bool) -> Result<Value, Error> {
     change_standing(app, &row.id, |standing| standing.paused = on).await?;
     note_steered(app, &row.id, if on { "pause" } else { "unpause" }, When::Now);
     Ok(json!({"conversation": row.id, "paused": on}))
+}
+
+/// Says what is to be done with the client's tools in a conversation, from its next request on; without a word, what the settings
+/// say.
+///
+/// # Errors
+/// 400 for a word that is none, 404 for an unknown conversation.
+pub async fn list_tools(app: &App, id: &str, listing: Option<&str>) -> Result<Value, Error> {
+    let read = |word: &str| {
+        let hint = "send \"as_sent\", \"auto\", \"index\", or null for what the settings say";
+        Listing::read(word).ok_or_else(|| Error::client(400, "bad_request", "`listing` is no such word", hint))
+    };
+    let listing = listing.map(read).transpose()?;
+    let row = whole_row(app, id).await?;
+    change_standing(app, &row.id, |standing| standing.tools = listing).await?;
+    note_steered(app, &row.id, "tools", When::Now);
+    Ok(json!({"conversation": row.id, "tools": listing}))
 }
 
 /// Takes back every change that waits for the next break.

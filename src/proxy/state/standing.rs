@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::scope::Scope;
 use super::steer::Steer;
+use crate::admission::Listing;
 use crate::config::PinPattern;
 use crate::conversation::{Digest, Message, Role, Tokens, person};
 use crate::measure::ModelKey;
@@ -41,6 +42,9 @@ pub(in crate::proxy) struct Standing {
     /// What the messages say that a person does not want to come back by themselves.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(in crate::proxy) unwanted: Vec<Digest>,
+    /// What a person wants to be done with the client's tools; without a word, what the settings say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::proxy) tools: Option<Listing>,
     /// Whose rules it began with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::proxy) ruled_for: Option<Scope>,

@@ -13,6 +13,7 @@ use crate::admission::{Catalog, List, Listing, Wanted, budget, choose};
 use crate::conversation::{Conversation, Digest, Role, Tokens};
 use crate::plan::{Facts, Plan};
 use crate::proxy::state::headers;
+use crate::proxy::state::standing::standing_of;
 use crate::proxy::{App, Error};
 use crate::store::{Recalled, TOOLS};
 use crate::wire::json::Fields;
@@ -94,11 +95,12 @@ pub(in crate::proxy) fn admit(
     warnings: &mut Vec<String>,
 ) -> Result<Option<std::sync::Arc<Admitted>>, Error> {
     let history = &situation.history;
-    let listing = wish(situation, warnings);
     let answerable = request.choices == 1 && situation.policy.policy.template.tool_role;
-    let Some(own) = request.conversation.tools.clone().filter(|_| listing != Listing::AsSent && answerable) else {
+    let Some(own) = request.conversation.tools.clone() else { return Ok(None) };
+    let listing = wish(app, situation, warnings);
+    if listing == Listing::AsSent || !answerable {
         return Ok(None);
-    };
+    }
     let window = situation.known_window();
     let stored = list_noted(app, &history.chain, Digest::of(&own))?;
     let sent = match &stored {
@@ -210,13 +212,19 @@ pub(in crate::proxy) fn cost_of_hidden_calls(
     }
 }
 
-/// What the request or the settings want. A header that cannot be read is said, and changes nothing.
-fn wish(situation: &Situation, warnings: &mut Vec<String>) -> Listing {
-    let Some(word) = headers::text(&situation.from_client, &headers::TOOLS) else { return situation.policy.tools };
-    Listing::read(&word).unwrap_or_else(|| {
+/// What the request wants, or a person of this conversation, or else the settings. A header that cannot be read is said, and changes
+/// nothing.
+fn wish(app: &App, situation: &Situation, warnings: &mut Vec<String>) -> Listing {
+    let word = headers::text(&situation.from_client, &headers::TOOLS);
+    if let Some(listing) = word.as_deref().and_then(Listing::read) {
+        return listing;
+    }
+    if word.is_some() {
         warnings.push("x-windowsill-tools must be as_sent, auto or index".to_owned());
-        situation.policy.tools
-    })
+    }
+    // What cannot be read is told where the pins are read.
+    let standing = standing_of(app, &situation.history.id, situation.history.inherits.as_deref());
+    standing.ok().and_then(|standing| standing.tools).unwrap_or(situation.policy.tools)
 }
 
 /// Whether a request's tools and system text may be more than what leaves room for a history, by their bytes.

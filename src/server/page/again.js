@@ -3,7 +3,7 @@
 import { html, useState, useEffect, useRef } from "./lib.js";
 import { post, of } from "./api.js";
 import { Button } from "./use.js";
-import { count, plural } from "./format.js";
+import { count } from "./format.js";
 
 const WAYS = [["brief", "another brief"], ["focus", "another focus"], ["line", "another line"]];
 
@@ -48,7 +48,7 @@ export function Again({ id, messages, brief }) {
     ${way === "brief" ? html`<label>The brief, as the model reads it<textarea name="brief" value=${values.brief} oninput=${input}></textarea></label>`
     : way === "focus" ? html`<label>What the brief should keep above all<input name="focus" value=${values.focus} oninput=${input} /></label>`
     : html`<label>Percent of the window from which the history is folded<input name="line" type="number" min="1" max="100" value=${values.line} oninput=${input} /></label>`}
-    <div class="buttons"><span class="soft" role="status">${shown.asking ? "the model answers" : shown.answer ? `answered anew with ${plural(shown.answer.messages, "message")} of the client's` : "Nothing of it is kept."}</span>
+    <div class="buttons"><span class="soft" role="status">${shown.asking ? "the model answers" : shown.answer ? "The model has answered." : "Nothing of it is kept."}</span>
       ${shown.asking ? html`<${Button} onclick=${stop}>Stop<//>` : html`<button class="btn primary" type="submit" disabled=${!String(values[way]).trim()}>Send again</button>`}</div>
     ${shown.error && html`<p class="wrong" role="alert">${shown.error.message}</p>`}
     ${shown.answer && html`<div class="pair" id="answers"><${Answer} title="The answer on record" message=${shown.answer.recorded} /><${Answer} title="The answer now" message=${shown.answer.answer} soft=${how(shown.answer)} /></div>`}</form>`;

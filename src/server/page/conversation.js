@@ -45,14 +45,20 @@ function Largest({ seen, show, changed }) {
 // What the tools take that are offered, and what of it was ever used. So many that were never called are worth a word.
 const SPARE = 3;
 const LISTED = 'tools = "auto"';
-function Tools({ seen, filter }) {
+function Tools({ seen, filter, wanted, changed }) {
+  const [problem, say] = useState(null);
   const { offered, tokens, called } = seen.tools ?? {};
   if (!offered && !called?.length) return null;
   const window = seen.state.window;
   const parts = [offered > 0 && plural(offered, "tool"), tokens > 0 && `${about(seen.state)}${count(tokens)} tokens`, `${count(called.length)} ever called`].filter(Boolean);
   const spare = offered - called.length >= SPARE && tokens > 0;
+  const set = (listing) => async () => {
+    try { await post(of(seen.id, "/tools"), { listing }); await changed(); say(null); } catch (e) { say(e); }
+  };
   return html`<${Card} title="Tools" small=${parts.join(", ")} id="tools">
-    ${spare && html`<p class="why">Each request sends all of them${window ? `: ${percent(tokens / window)} of the window` : ""}. With <code>${LISTED}</code> under <code>[context]</code> in config.toml, the model gets a line for each where room is short, and the rest when it asks. <${Copy} text=${`[context]\n${LISTED}\n`} label="Copy the lines" /></p>`}
+    ${spare && html`<p class="why">Each request sends all of them${window ? `: ${percent(tokens / window)} of the window` : ""}. With <code>${LISTED}</code> under <code>[context]</code> in config.toml, the model gets a line for each where room is short, and the rest when it asks. <${Copy} text=${`[context]\n${LISTED}\n`} label="Copy the lines" /> ${wanted !== "auto" && html`<button type="button" class="copy" onclick=${set("auto")}>Set it for this conversation</button>`}</p>`}
+    ${wanted && html`<p class="why">Set for this conversation, from its next request on: <code>tools = "${wanted}"</code> <button type="button" class="copy" onclick=${set(null)}>Take it back</button></p>`}
+    ${problem && html`<${Wrong} error=${problem} />`}
     ${called.length > 0 && html`<${Scroll} label="Tools"><table><thead><tr><th scope="col">Called</th><th scope="col" class="num">Times</th><th scope="col" class="num">Results now</th></tr></thead>
       <tbody>${called.slice(0, 12).map((tool) => html`<tr key=${tool.name}><td><button type="button" class="link" onclick=${() => filter(tool.name)}>${tool.name}</button></td><td class="num">${count(tool.calls)}</td><td class="num">about ${count(tool.tokens)}</td></tr>`)}</tbody></table><//>`}<//>`;
 }
@@ -178,7 +184,7 @@ export function Conversation({ id, goto, title }) {
     <div class="grid"><section class="card"><h2>History</h2><${Search} id=${id} show=${show} /><${Filters} begun=${begun} tools=${(seen?.tools?.called ?? []).map((tool) => tool.name)} change=${sift} found=${fitting?.told} /><div class="heads" aria-hidden="true"><span>What the client has${seen ? ` · about ${count(seen.client_tokens)} tokens` : ""}</span><span>What the model sees${seen ? ` · ${about(seen.state)}${count(seen.state.prompt_tokens)} tokens` : ""}</span></div>
       ${ready ? html`<${History} rows=${shown} version=${version} pinned=${pinned} chosen=${chosen} choose=${choose} go=${go} />` : html`<p class="soft">reading …</p>`}</section>
       <${Panel} id=${id} at=${chosen} pins=${pins ?? none} changed=${changed} leave=${() => choose(-1)} /></div>
-    ${seen && html`<div class="columns"><div class="side"><${Pinned} id=${seen.id} pins=${pins} error=${pinsError} changed=${changed} /><${Largest} seen=${seen} show=${show} changed=${changed} /><${Tools} seen=${seen} filter=${ofTool} /><${Advice} seen=${seen} /></div>
+    ${seen && html`<div class="columns"><div class="side"><${Pinned} id=${seen.id} pins=${pins} error=${pinsError} changed=${changed} /><${Largest} seen=${seen} show=${show} changed=${changed} /><${Tools} seen=${seen} filter=${ofTool} wanted=${pins?.tools} changed=${changed} /><${Advice} seen=${seen} /></div>
       <div class="side"><${Card} title="Pressure by request"><${Chart} turns=${seen.requests} state=${seen.state} /><//><${Spent} seen=${seen} /><${Guardrails} seen=${seen} /></div>
       <div class="side"><${Rewrites} seen=${seen} /></div></div>`}
   </div>`;

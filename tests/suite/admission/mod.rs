@@ -65,6 +65,36 @@ fn called(answer: &Answer, streamed: bool) -> Vec<(String, String)> {
 }
 
 #[test]
+fn a_person_sets_it_for_one_conversation() {
+    let fake = Fake::start(Kind::LlamaServer, 32_768);
+    let proxy = TestProxy::before(&fake);
+    let mut sent = agent();
+    let first = proxy.chat(&sent).ok();
+    let id = first.header("x-windowsill-conversation").unwrap().to_owned();
+    assert_eq!(first.header("x-windowsill-tools"), None);
+    let set = |listing: Value| {
+        let body = json!({"listing": listing}).to_string();
+        proxy.post(&format!("/windowsill/conversations/{id}/tools"), &[], body.as_bytes())
+    };
+    proxy.eventually(&format!("/windowsill/conversations/{id}"), |_| true);
+    assert_eq!(set(json!("some")).status, 400);
+    assert_eq!(set(json!("index")).ok().json()["tools"], "index");
+    let wanted = || proxy.get(&format!("/windowsill/conversations/{id}/pins")).ok().json()["tools"].clone();
+    assert_eq!(wanted(), json!("index"));
+    // From its next request on, here alone, and after a restart; the client's own word comes first.
+    sent = sent.assistant("Done.").user("And now?");
+    let listed = |answer: &Answer| answer.header("x-windowsill-tools").is_some_and(|told| told.starts_with("index"));
+    assert!(listed(&proxy.chat(&sent).ok()));
+    assert!(!listed(&proxy.post("/v1/chat/completions", &[("x-windowsill-tools", "as_sent")], &sent.body()).ok()));
+    assert!(!listed(&proxy.chat(&agent().user("Another chat.")).ok()));
+    let proxy = TestProxy::at(proxy.stop(), &[fake.url()], "");
+    assert!(listed(&proxy.chat(&sent).ok()));
+    let body = json!({"listing": null}).to_string();
+    proxy.post(&format!("/windowsill/conversations/{id}/tools"), &[], body.as_bytes()).ok();
+    assert!(!listed(&proxy.chat(&sent).ok()), "the settings say nothing");
+}
+
+#[test]
 fn tools_are_forwarded_as_sent_unless_it_is_asked_for() {
     let fake = Fake::start(Kind::LlamaServer, 8192);
     let proxy = TestProxy::before(&fake);

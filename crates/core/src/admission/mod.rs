@@ -27,7 +27,8 @@ pub use valid::problem;
 pub const NAME: &str = "windowsill_tool";
 
 /// What is done with a client's tools.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Listing {
     /// They are forwarded as they came.
     #[default]
