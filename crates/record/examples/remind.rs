@@ -120,7 +120,10 @@ async fn conversation(one: &Value, others: &[&Value], window: Tokens, score: &mu
         score.sliding += share(&[&slides]);
         let ahead = share(&[&prompt, block.as_deref().unwrap_or("")]);
         score.ahead += ahead;
-        score.worse += f64::from(ahead < share(&[&slides]));
+        if ahead < share(&[&slides]) {
+            score.worse += 1.0;
+            println!("less than sliding: {} {}", one["id"], question["q"]);
+        }
         if let Some(block) = block {
             score.brought += 1.0;
             score.holds += f64::from(share(&[&block]) > 0.0);
