@@ -165,7 +165,7 @@ fn ask(
     let free = |used: Tokens| (window - KEPT).saturating_sub(used);
     let whole = block(&replay.view, &prompt, remind::room(window, window));
     let wanted = whole.map_or(0, |block| tokens(&block.text));
-    if wanted > free(used) && std::env::var("NOROOM").is_err() {
+    if wanted > free(used) {
         let mut again = before;
         let (prompt, used) = turn(&mut again, &body, (window, wanted + 16));
         let block = block(&again.view, &prompt, remind::room(window, free(used)));
