@@ -100,7 +100,7 @@ async fn conversation(one: &Value, others: &[&Value], window: Tokens, score: &mu
     let mut replay = Replay::new(rules, body.iter().map(cost).collect());
     for at in 0..body.len() - 1 {
         if body[at].role == Role::User && body[at + 1].role == Role::Assistant {
-            turn(&mut replay, &body[..=at], window);
+            turn(&mut replay, &body[..=at], (window, 0));
         }
     }
     let slides = sliding(&body, window);
@@ -120,7 +120,10 @@ async fn conversation(one: &Value, others: &[&Value], window: Tokens, score: &mu
         score.sliding += share(&[&slides]);
         let ahead = share(&[&prompt, block.as_deref().unwrap_or("")]);
         score.ahead += ahead;
-        score.worse += f64::from(ahead < share(&[&slides]));
+        if ahead < share(&[&slides]) {
+            score.worse += 1.0;
+            println!("less than sliding: {} {}", one["id"], question["q"]);
+        }
         if let Some(block) = block {
             score.brought += 1.0;
             score.holds += f64::from(share(&[&block]) > 0.0);
@@ -148,15 +151,27 @@ fn ask(
     let asked = json!({"role": "user", "content": question["q"]}).to_string();
     let mut body = body.to_vec();
     body.push(wire::message(asked.into()).unwrap());
-    let mut replay = Replay { costs: body.iter().map(cost).collect(), ..replay.clone() };
-    let (prompt, used) = turn(&mut replay, &body, window);
+    let before = Replay { costs: body.iter().map(cost).collect(), ..replay.clone() };
+    let mut replay = before.clone();
+    let (prompt, used) = turn(&mut replay, &body, (window, 0));
     let Some(cue) = remind::cue(&body).filter(|_| replay.view.lacks()) else { return (prompt, None) };
     let found = store.passages(&cue.query, Some("c"), FOUND, &mut |_| true).unwrap();
     let found: Vec<Found> = found.into_iter().map(shown).collect();
-    let standing = remind::Standing::of([prompt.as_str()].into_iter());
-    let gone = |said: &Said| left(&replay.view, said.at) && !standing.holds(said);
-    let room = remind::room(window, (window - KEPT).saturating_sub(used));
-    let block = remind::block(&cue, &found, &gone, room, &tokens);
+    let block = |view: &View, prompt: &str, room: Tokens| {
+        let standing = remind::Standing::of([prompt].into_iter());
+        let gone = |said: &Said| left(view, said.at) && !standing.holds(said);
+        remind::block(&cue, &found, &gone, room, &tokens)
+    };
+    let free = |used: Tokens| (window - KEPT).saturating_sub(used);
+    let whole = block(&replay.view, &prompt, remind::room(window, window));
+    let wanted = whole.map_or(0, |block| tokens(&block.text));
+    if wanted > free(used) {
+        let mut again = before;
+        let (prompt, used) = turn(&mut again, &body, (window, wanted + 16));
+        let block = block(&again.view, &prompt, remind::room(window, free(used)));
+        return (prompt, block.map(|block| block.text));
+    }
+    let block = block(&replay.view, &prompt, remind::room(window, free(used)));
     (prompt, block.map(|block| block.text))
 }
 
@@ -224,9 +239,9 @@ const BLANK: &str = "The user and the assistant have been talking about several 
 const HEAD: Tokens = 150;
 
 /// The prompt's text, and its tokens.
-fn turn(replay: &mut Replay, body: &[Message], window: Tokens) -> (String, Tokens) {
+fn turn(replay: &mut Replay, body: &[Message], (window, foreseen): (Tokens, Tokens)) -> (String, Tokens) {
     let conversation = Conversation { body: body.to_vec(), ..Conversation::default() };
-    let head = Facts { window, output_reserved: KEPT, slack: 16, tools: HEAD, ..Facts::default() };
+    let head = Facts { window, output_reserved: KEPT, slack: 16, tools: HEAD, foreseen, ..Facts::default() };
     let (out, used) = replay.turn(&conversation, head).expect("a chat is never too long for its window");
     (out.iter().map(text).collect::<Vec<_>>().join("\n"), used)
 }

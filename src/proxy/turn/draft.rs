@@ -20,7 +20,7 @@ use crate::measure::count::Counted;
 use crate::measure::{Sureness, tokens};
 use crate::plan::fit::{CannotFit, Fitting, Ours};
 use crate::plan::rewrite::{self, Out};
-use crate::plan::{Action, Facts, Plan, Regions, Strategy};
+use crate::plan::{self, Action, Facts, Plan, Regions, Strategy};
 use crate::proxy::state::gauge::UNKNOWN_WINDOW;
 use crate::proxy::state::live::Brief;
 use crate::proxy::state::view::{Subject, make_view};
@@ -54,8 +54,39 @@ pub(in crate::proxy) async fn drafted(
     let conversation = &request.conversation;
     let began = ours(app, draft, tools);
     let mut fitting = Fitting::new(conversation, facts, &policy, app.config.window.output_reserved, began);
-    let counted = draft.counted;
-    while let Some(plan) = next(&mut fitting, draft) {
+    let start = Start { began, counted: draft.counted, sureness, tools };
+    if let Some(made) = fitted(app, draft, &mut fitting, start).await? {
+        let made = recalled(app, draft, &fitting, start, made).boxed().await;
+        return Ok(with_reply_room(app, draft, window, made).await);
+    }
+    match fitting.end() {
+        Ok(made) => Ok(with_reply_room(app, draft, window, made.what).await),
+        Err(CannotFit { after, limit }) => Err(cannot_fit(app, draft, window, &after, limit)),
+    }
+}
+
+/// What planning starts from.
+#[derive(Clone, Copy)]
+struct Start<'a> {
+    /// The tools of ours that are there.
+    began: Ours,
+    /// What was counted before anything was planned.
+    counted: Option<(Tokens, Sureness)>,
+    sureness: Sureness,
+    tools: Option<&'a Bytes>,
+}
+
+/// The first view that fits, of those that are planned one after the other.
+async fn fitted(
+    app: &Arc<App>,
+    draft: &mut Draft<'_>,
+    fitting: &mut Fitting<'_, Drafted>,
+    start: Start<'_>,
+) -> Result<Option<Drafted>, Error> {
+    let Start { began, counted, sureness, tools } = start;
+    let (request, policy) = (Arc::clone(&draft.request), draft.policy.clone());
+    let (conversation, window) = (&request.conversation, fitting.facts().window);
+    while let Some(plan) = next(fitting, draft) {
         let ours = fitting.ours();
         draft.go_with(ours, tools);
         if draft.situation.attempt == Attempt::First {
@@ -74,16 +105,50 @@ pub(in crate::proxy) async fn drafted(
         debug!(tokens, planned = plan.after.prompt(), "made a view");
         let added = ours.tokens().saturating_sub(if began.offered { began.recall } else { 0 });
         let made = Drafted { view, originals, out, body, tokens, sureness, added, plan: plan.clone(), lowered: None };
-        let limit = fitting.limit();
         if let Some(made) = fitting.made(plan, tokens, made) {
-            let made = remind::reminded(app, draft, limit, made.what).boxed().await;
-            return Ok(with_reply_room(app, draft, window, made).await);
+            return Ok(Some(made.what));
         }
     }
-    match fitting.end() {
-        Ok(made) => Ok(with_reply_room(app, draft, window, made.what).await),
-        Err(CannotFit { after, limit }) => Err(cannot_fit(app, draft, window, &after, limit)),
+    Ok(None)
+}
+
+/// A view with what comes back behind its last message, if anything. Where a person asks and that has no room, a fold comes before
+/// its time: it is due within the next steps anyway, and what answers is not left out for want of some hundred tokens.
+async fn recalled(
+    app: &Arc<App>,
+    draft: &mut Draft<'_>,
+    fitting: &Fitting<'_, Drafted>,
+    start: Start<'_>,
+    made: Drafted,
+) -> Drafted {
+    let limit = fitting.limit();
+    let Some(asked) = remind::asked(app, draft, &made) else { return made };
+    let Some(whole) = remind::block_of(app, draft, Tokens::MAX, &made, &asked) else { return made };
+    let free = limit.saturating_sub(made.tokens);
+    let wanted = remind::cost(app, draft, &whole.text);
+    if wanted <= free {
+        return remind::reminded(app, draft, limit, made, Some(whole)).await;
     }
+    let (request, policy) = (Arc::clone(&draft.request), draft.policy.clone());
+    let facts = Facts { foreseen: wanted, ..fitting.facts().clone() };
+    let early = plan::plan(&request.conversation, &facts, &policy);
+    let folds = early.actions.iter().any(|action| matches!(action, Action::Fold { .. }));
+    if asked.is_persons() && early.fits && !early.hard && folds {
+        let kept = (draft.done, draft.counted);
+        let reserve = app.config.window.output_reserved;
+        let mut again = Fitting::new(&request.conversation, facts, &policy, reserve, fitting.ours());
+        if let Ok(Some(made)) = fitted(app, draft, &mut again, start).await {
+            let limit = again.limit();
+            let block = remind::block_of(app, draft, limit.saturating_sub(made.tokens), &made, &asked);
+            if block.is_some() {
+                return remind::reminded(app, draft, limit, made, block).await;
+            }
+        }
+        (draft.done, draft.counted) = kept;
+        draft.request = request;
+    }
+    let block = remind::block_of(app, draft, free, &made, &asked);
+    remind::reminded(app, draft, limit, made, block).await
 }
 
 /// Asks for no longer a reply than there is room for.

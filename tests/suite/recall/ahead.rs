@@ -71,6 +71,18 @@ fn what_was_asked_for_stands_behind_the_question() {
     assert_eq!(all[..rest.len()], rest[..]);
 }
 
+/// Where the prompt is nearly full, a fold comes before its time, so that what answers has room.
+#[test]
+fn it_comes_however_full_the_prompt_is() {
+    let (fake, proxy, _) = folded("");
+    for long in 1..60 {
+        let full = told(TURNS).user("Tell me more.").assistant(&prose(long, long as usize * 100));
+        proxy.chat(&full.user(ASKED)).ok();
+        let sent: String = fake.last().messages().iter().map(text).collect();
+        assert!(sent.contains(FACT), "{long}: {}", last_words(&fake.last()));
+    }
+}
+
 /// A person says that what came back does not help: it comes no more in this conversation, until they take that back. What was sent
 /// stays, byte for byte.
 #[test]
