@@ -448,6 +448,8 @@ fn what_is_no_reply_at_all_is_an_error_where_a_stream_was_asked_for() {
         ("text/html", "<html>Bad gateway</html>", "Bad gateway"),
         ("text/plain", "upstream connect error", "upstream connect error"),
         (SSE, "", "before the reply was complete"),
+        (SSE, "data: the model is gone\n\ndata: [DONE]\n\n", "the model is gone"),
+        (SSE, "data: \"the model is gone\"\n\ndata: [DONE]\n\n", "the model is gone"),
         (SSE, ": ping\n\n", "before the reply was complete"),
         (JSON, "{\"choi", "before the reply was complete"),
     ] {

@@ -91,9 +91,13 @@ fn first(event: &Event) -> First {
     if choices.iter().any(says) || told { First::Reply } else { First::Nothing }
 }
 
-/// Whether an event is JSON that belongs to no reply.
+/// Whether an event says something that belongs to no reply.
 fn is_no_reply(event: &Event) -> bool {
-    matches!(&event.says, Says::Chunk(value) if value.get("choices").is_none_or(|choices| !choices.is_array()))
+    match &event.says {
+        Says::Chunk(value) => value.get("choices").is_none_or(|choices| !choices.is_array()),
+        Says::Other => event.raw.trim_ascii() != b"data:",
+        Says::Done | Says::Nothing => false,
+    }
 }
 
 /// The error of a stream that ended before it said anything.

@@ -73,6 +73,8 @@ pub struct Fitting<'a, M> {
     at_least: bool,
     /// Whether whatever is made is taken.
     takes_all: bool,
+    /// The margin where the last view was too long by the history's share alone: for where the usual one leaves nothing to plan.
+    milder: Option<Tokens>,
 }
 
 impl<'a, M> Fitting<'a, M> {
@@ -97,6 +99,7 @@ impl<'a, M> Fitting<'a, M> {
             refused: None,
             at_least: false,
             takes_all: false,
+            milder: None,
         }
     }
 
@@ -136,6 +139,10 @@ impl<'a, M> Fitting<'a, M> {
                 }
                 if plan.fits {
                     return Some(plan);
+                }
+                if let Some(slack) = self.milder.take() {
+                    self.facts.slack = slack;
+                    continue;
                 }
                 self.refused.get_or_insert(CannotFit { after: plan.after, limit: plan.lines.limit });
                 least = Some(plan);
@@ -184,7 +191,7 @@ impl<'a, M> Fitting<'a, M> {
         self.start.tools = self.start.tools.saturating_sub(self.ours.tokens());
         self.ours = Ours { offered: false, may_come: false, done: 0, ..self.ours };
         self.facts = self.start.clone();
-        (self.counted, self.refused) = (0, None);
+        (self.counted, self.refused, self.milder) = (0, None, None);
     }
 
     /// Plans, with less kept for the reply where nothing else gives way.
@@ -215,7 +222,14 @@ impl<'a, M> Fitting<'a, M> {
         let over = tokens.saturating_sub(limit);
         let aim = made.plan.after.prompt().saturating_sub(over + over / 8 + 8);
         let least = facts.slack.saturating_add(8);
-        facts.slack = facts.window.saturating_sub(facts.output_reserved).saturating_sub(aim).max(least);
+        // Or the history was estimated too low, all of it alike: then as much less of it fits as it came out longer.
+        let head = facts.head();
+        let [room, came, planned] =
+            [limit, tokens, made.plan.after.prompt()].map(|all| u64::from(all.saturating_sub(head)));
+        let share = head.saturating_add(u32::try_from(planned * room / came.max(1)).unwrap_or(Tokens::MAX));
+        let left = facts.window.saturating_sub(facts.output_reserved);
+        facts.slack = left.saturating_sub(aim).max(least);
+        self.milder = Some(left.saturating_sub(share - share / 20).max(least)).filter(|milder| *milder < facts.slack);
         if tokens <= most && self.shortest.as_ref().is_none_or(|other| tokens < other.tokens) {
             self.shortest = Some(made);
         }
@@ -288,6 +302,28 @@ mod tests {
             });
             let made = made.unwrap_or_else(|cannot| panic!("{window}: {cannot:?} after {counted:?}"));
             assert!(made.tokens + 512 + 16 <= window, "{window}: {} of {counted:?}", made.tokens);
+        }
+    }
+
+    /// Text of which each token was taken for half: in a small window there is room for less of it, and not for none.
+    #[test]
+    fn a_text_that_was_estimated_too_low_is_cut_further() {
+        let text = "word7 ".repeat(400);
+        let message = serde_json::json!({"role": "user", "content": text}).to_string();
+        let body = vec![openai_chat::message(message.into()).unwrap()];
+        for (window, factor) in [(128, 2), (128, 3), (256, 3), (1_024, 2)] {
+            let costs = vec![Cost { text: 2_000, ..Cost::default() }];
+            let conversation = Conversation { body: body.clone(), ..Conversation::default() };
+            let facts = Facts { window, output_reserved: 16, slack: 4, tools: 25, costs, ..Facts::default() };
+            let policy = Policy::default();
+            let fitting = Fitting::new(&conversation, facts, &policy, 16, Ours::default());
+            let mut counted = Vec::new();
+            let made = fit(fitting, &mut |plan, _| {
+                counted.push(25 + (plan.after.prompt() - 25) * factor);
+                (*counted.last().unwrap(), ())
+            });
+            let made = made.unwrap_or_else(|cannot| panic!("{window}, {factor}: {cannot:?} after {counted:?}"));
+            assert!(made.tokens + 16 <= window && made.tokens * 2 > window - 16, "{window}, {factor}: {counted:?}");
         }
     }
 
