@@ -9,6 +9,7 @@ responses   what OpenResponses' compliance tests ask, each reply and event held 
 ollama      Ollama's own integration tests of its API (the Go module), before Ollama
 llama       llama.cpp's own server tests (they come with the source of llama-cpp-python), each server of theirs started with the
             small model; many ask for another model and fail either way
+mcp         the Model Context Protocol's own suite (npm), against windowsill's `/mcp` alone, at both of its newest revisions
 
 What they need is downloaded from package registries into the cache, at the versions below; nothing of theirs is copied here. A
 test that passes directly and fails through windowsill is named, and the exit status is 1 then, unless it is listed in KNOWN. Tests that
@@ -43,8 +44,21 @@ OLLAMA_TESTS = "TestAPIGenerate|TestAPIChat|TestAPIListModels|TestAPIGenerateLog
 # Those of llama.cpp that ask its API for what windowsill answers.
 LLAMA_TESTS = ["test_basic.py", "test_chat_completion.py", "test_compat_anthropic.py", "test_compat_oai_responses.py"]
 
+MCP = ["@modelcontextprotocol/conformance@0.2.0-alpha.12", "node@22.23.3"]
+# Of its scenarios, those that ask for no tools, prompts or resources of the suite's own.
+MCP_SCENARIOS = [
+    "server-initialize", "ping", "tools-list", "resources-list", "dns-rebinding-protection", "server-stateless", "sep-2164-resource-not-found",
+    "caching", "http-header-validation", "server-sse-multiple-streams", "input-required-result-unsupported-methods",
+    "input-required-result-ignore-extra-params",
+]
+
 # What differs on purpose, with the reason.
 KNOWN = {
+    "sep-2549-prompts-list-caching-hints": "there are no prompts",
+    "sep-2575-server-rejects-undeclared-capability": "asks for a tool of the suite's own",
+    "sep-2575-missing-capability-http-400": "asks for a tool of the suite's own",
+    "sep-2575-http-server-no-independent-requests-on-stream": "asks for a tool of the suite's own",
+    "sep-2575-server-no-log-without-loglevel": "asks for a tool of the suite's own",
     "test_responses_stream_with_llama_telemetry": "a reply that `max_output_tokens` ends is `response.incomplete`, as at OpenAI",
     "test_context_size_exceeded": "a prompt that is too long is made to fit",
     "test_invalid_chat_completion_req[messages7]": "two replies in a row at the end become one",
@@ -55,10 +69,10 @@ KNOWN = {
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("suites", nargs="*", metavar="SUITE", help="responses, ollama, llama; all without one")
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help="responses, ollama, llama, mcp; all without one")
     parser.add_argument("--windowsill", default=str(ROOT / "target/debug/windowsill"), help="the program")
     args = parser.parse_args()
-    all_suites = {"responses": run_responses, "ollama": run_ollama, "llama": run_llama}
+    all_suites = {"responses": run_responses, "ollama": run_ollama, "llama": run_llama, "mcp": run_mcp}
     unknown = set(args.suites) - set(all_suites)
     if unknown:
         parser.error(f"unknown suite {', '.join(sorted(unknown))}; there are {', '.join(all_suites)}")
@@ -66,8 +80,8 @@ def main():
     worse = []
     for name in args.suites or all_suites:
         for title, direct, through in all_suites[name](env, args.windowsill):
-            # A server need not speak OpenResponses; windowsill does.
-            due = direct if name != "responses" else dict.fromkeys(through, True)
+            # A server need not speak OpenResponses or MCP; windowsill does.
+            due = direct if name not in ("responses", "mcp") else dict.fromkeys(through, True)
             lost = sorted(test for test, passed in due.items() if passed and not through.get(test))
             print(f"{title}: {sum(direct.values())} of {len(direct)} directly, {sum(through.values())} of {len(through)} through", flush=True)
             for test in lost:
@@ -75,6 +89,27 @@ def main():
                 print(f"  fails through windowsill: {test}" + (f" ({why})" if why else ""), flush=True)
                 worse += [test] if why is None else []
     return 1 if worse else 0
+
+
+def run_mcp(env, program):
+    home = CACHE / "mcp"
+    if not (home / "node_modules/node/bin/node").exists():
+        home.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["npm", "install", "--silent", "--prefix", home, *MCP], check=True)
+    command = [home / "node_modules/node/bin/node", home / "node_modules/@modelcontextprotocol/conformance/dist/index.js", "server"]
+    with windowsill(program, "http://127.0.0.1:1") as own:
+        for version in ("2025-11-25", "2026-07-28"):
+            through = {}
+            for scenario in MCP_SCENARIOS:
+                asked = [*command, "--url", f"{own}/mcp", "--scenario", scenario, "--spec-version", version]
+                said = subprocess.run(asked, capture_output=True, text=True, timeout=120).stdout
+                plain = re.sub(r"\x1b\[\d*m", "", said)
+                found = re.findall(r"\[([\w-]+) *\] (SUCCESS|FAILURE)", plain)
+                if not found and "SKIPPED" not in plain and "Checks:" not in plain:
+                    raise SystemExit(f"{scenario}: the suite says nothing of it:\n{plain[-800:]}")
+                for check, outcome in found:
+                    through[check] = through.get(check, True) and outcome == "SUCCESS"
+            yield f"mcp {version}", {}, through
 
 
 def servers_env():

@@ -67,12 +67,12 @@ fn ideal(bench: &Bench, session: &Session, turns: &[Turn]) -> u32 {
 fn a_long_session_at_4096() {
     // A brief made while the next turn is on its way would only be stopped again, at the cost of two busy cores.
     let settings = [("CONTEXT_BACKGROUND", "false"), ("CONTEXT_SUMMARY_MAX_TOKENS", "64")];
-    play(4096, &settings, &|s| s.turns().into_iter().take(20).collect());
+    play(4096, &settings, &|s| s.turns().into_iter().take(16).collect());
 }
 
 #[test]
 fn a_long_session_at_2048() {
-    play(2048, &[("CONTEXT_STRATEGY", "truncate")], &|s| s.turns().into_iter().take(30).collect());
+    play(2048, &[("CONTEXT_STRATEGY", "truncate")], &|s| s.turns().into_iter().take(20).collect());
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn other_recorded_sessions() {
         ("dgm-polyglot-javascript__forth", 4096, 0),
         ("irc-rust-1", 4096, 12),
         // Its system prompt and tools alone are 4,137 tokens.
-        ("taubench-airline-gpt4o-task7-trial0", 6144, 9),
+        ("taubench-airline-gpt4o-task7-trial0", 6144, 8),
         ("vcsum-zh-96", 2048, 8),
         ("aider-session-2024-08-12T205640", 2048, 3),
     ] {

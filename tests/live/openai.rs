@@ -9,7 +9,7 @@ use crate::support::say;
 use crate::support::servers::{Llama, Windowsill, place};
 
 /// Tokens of the window; the session has three times as many.
-const WINDOW: u32 = 2048;
+const WINDOW: u32 = 1024;
 
 /// Runs the script; what it found is checked by itself, its figures here.
 fn drive(windowsill: &Windowsill, how: &str) -> Value {

@@ -24,8 +24,8 @@ WORDS = "ledger fence quorum shard cursor lease writer reader offset segment str
 
 
 def text(n):
-    """Some 400 tokens, and a fact."""
-    row = " ".join(WORDS[(n * 7 + i * (n + 3)) % len(WORDS)] + str(i % 9) for i in range(110))
+    """Some 200 tokens, and a fact."""
+    row = " ".join(WORDS[(n * 7 + i * (n + 3)) % len(WORDS)] + str(i % 9) for i in range(52))
     return f"Note {n}: gate {n} opens with code {4000 + n}. {row}"
 
 
@@ -55,7 +55,7 @@ def within():
     history = []
     for n in range(TURNS):
         history.append(user(n))
-        manage = [{"type": "compaction", "compact_threshold": 1300}]
+        manage = [{"type": "compaction", "compact_threshold": 650}]
         events, response = [], None
         for event in client.responses.create(**ASK, input=history, context_management=manage, stream=True):
             events.append(event.type)
@@ -130,7 +130,7 @@ def missing(ask, code):
 def conversation():
     made = client.conversations.create(items=[{"type": "message", **user(0)}], metadata={"topic": "gates"})
     for n in range(1, TURNS):
-        manage = [{"type": "compaction", "compact_threshold": 1300}]
+        manage = [{"type": "compaction", "compact_threshold": 650}]
         response = client.responses.create(**ASK, input=text(n), conversation=made.id, context_management=manage)
         assert response.conversation.id == made.id
         note(response)

@@ -71,9 +71,8 @@ impl Protocol {
             return (!is_response)
                 .then(|| error(if is_request { id } else { &Value::Null }, Refusal(INVALID_REQUEST, words, None)));
         };
-        if message.get("id").is_none() {
-            return None;
-        }
+        // A notification wants no answer.
+        message.get("id")?;
         if !is_request {
             return Some(error(
                 &Value::Null,
