@@ -1,3 +1,5 @@
+//! Which statements hold, and which take the place of others: pairs that people wrote, and what nothing may merge.
+
 use super::*;
 
 #[test]
