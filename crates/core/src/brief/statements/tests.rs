@@ -1,4 +1,4 @@
-//! Pairs of statements, and whether the second replaces the first.
+//! Which statements hold, and which take the place of others: pairs that people wrote, and what nothing may merge.
 
 use super::*;
 
