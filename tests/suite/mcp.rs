@@ -275,7 +275,9 @@ fn it_ends_with_its_input_and_says_nothing_else() {
     client.write("{\"jsonrpc\": \"2.0\"}");
     assert!(client.well("recall", json!({"id": record})).contains("lines 1-"));
     let (code, rest, _) = client.end();
-    assert_eq!((code, rest.as_str()), (Some(0), ""));
+    // Requests are answered as they are done: that to the last noise may come behind the other answer, and nothing else does.
+    let noise = |line: &str| serde_json::from_str::<Value>(line).unwrap()["error"]["code"] == -32600;
+    assert!(code == Some(0) && rest.lines().count() <= 1 && rest.lines().all(noise), "{code:?} {rest}");
 }
 
 /// A message over HTTP.
