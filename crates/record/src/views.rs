@@ -73,7 +73,7 @@ impl Store {
         })
     }
 
-    /// What people want of a conversation, as [`Batch::standing`](super::Batch::standing) wrote it last.
+    /// What people want of a conversation, as [`About::Standing`](super::About::Standing) wrote it last.
     ///
     /// # Errors
     /// When the database cannot be read.

@@ -3,7 +3,7 @@
 //!
 //! 1. [`ready`] makes a [`Prepared`] of the body: [`first`] reads it, finds the server of its model, and calls [`prepare()`],
 //!    which goes through four values in order: the situation that the request stands on, the head of its prompt, its measure, and
-//!    the plan with the view that is made of it. [`save`] puts what leaves the prompt into the record, before anything is sent.
+//!    the plan with the view that is made of it. [`save()`] puts what leaves the prompt into the record, before anything is sent.
 //! 2. [`sent`] gives it to the server. A server may refuse what stands in a history. Then it gets the same request in other words
 //!    ([`retold()`]), prepared once more for a smaller window ([`harder`]), or said plainly ([`or_plainly`]).
 //! 3. [`relay`](answer::relay) passes the reply on to the client, event by event or whole. It answers calls of our own tools in
