@@ -4,7 +4,7 @@ import { html, useMemo, useState, useEffect } from "./lib.js";
 import { useData, useFocusKept, Ago, Card, Scroll, Wrong, open } from "./use.js";
 import { Sides } from "./sides.js";
 import { get, listen } from "./api.js";
-import { count, percent, seconds, clock } from "./format.js";
+import { count, percent, seconds, clock, rewritten } from "./format.js";
 
 const KEPT = 300;
 const KINDS = ["model_usage", "request_failed"];
@@ -76,7 +76,7 @@ function Line({ event, row, opened, toggle }) {
     <td>${event.conversation ? html`<a href=${`#/c/${encodeURIComponent(event.conversation)}`}>${row?.title ?? event.conversation}</a>` : html`<span class="soft">–</span>`}${role && html`<span class="soft"> · ${role}</span>`}
       ${failed && html`<span class="under red">${d.reason ?? d.code ?? ""}</span>`}</td>
     <td class="optional">${d.model ?? ""}</td><td class="num">${tokens}</td>
-    <td class="optional">${d.action && d.action !== "none" ? d.action : ""}</td>
+    <td class="optional">${rewritten(d.action)}</td>
     <td class="num">${failed ? "–" : html`<button type="button" class="link" aria-expanded=${opened ? "true" : "false"} onclick=${toggle}><${Time} data=${d} /> ${seconds(d.milliseconds / 1000)}</button>`}</td></tr>
     ${opened && html`<${Detail} key=${`d${event.id}`} event=${event} columns=${COLUMNS} />`}`;
 }
