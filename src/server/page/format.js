@@ -10,7 +10,7 @@ export const bytes = (n) => (typeof n !== "number" ? "–" : n >= 1 << 30 ? `${(
 export const seconds = (s) => (typeof s !== "number" ? "not measured yet" : s < 10 ? `${s.toFixed(1)} s` : s < 90 ? `${Math.round(s)} s` : s < 5400 ? `${Math.round(s / 60)} min` : `${(s / 3600).toFixed(1)} h`);
 
 // What was done to a prompt, in the words of docs/glossary.md.
-const DONE = { evict: "preview", summarize: "fold", truncate: "cut", emergency: "cut after a refusal" };
+const DONE = { evict: "preview", summarize: "fold", truncate: "cut", emergency: "after a refusal" };
 export const rewritten = (action) => (action ?? "none").split(",").filter((one) => one !== "none").map((one) => DONE[one] ?? one).join(", ");
 
 // A text cut at a word, with an ellipsis.
