@@ -161,7 +161,8 @@ def count(args: argparse.Namespace) -> None:
     bar = Bar("counting", len(turns))
     for done, end in enumerate(turns, 1):
         body = {"messages": session["messages"][:end], "tools": session["tools"]}
-        counts.append(call_json(args.url, "/v1/chat/completions/input_tokens", body)["input_tokens"])
+        # What would be forwarded is less: these are about the history as the client has it.
+        counts.append(call_json(args.url, "/v1/chat/completions/input_tokens", body)["original_input_tokens"])
         bar.show(done, f"{counts[-1]:,} tokens")
     bar.end()
     save(args.out, counts)

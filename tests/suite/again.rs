@@ -23,6 +23,27 @@ fn folded(fake: &Fake) -> (TestProxy, String, usize) {
     panic!("it was never folded");
 }
 
+#[test]
+fn it_goes_with_the_fields_of_the_last_request() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let (proxy, id, messages) = folded(&fake);
+    let mut sent = chat().system("You mend fences.").user("Paint the fence. It is 12 yards long.").tools();
+    for n in 0..40 {
+        sent = sent.step(n, &prose(n as u64 + 1, 900));
+        if sent.value()["messages"].as_array().unwrap().len() > messages {
+            break;
+        }
+    }
+    for (at, most) in [61, 62].into_iter().enumerate() {
+        let body = sent.clone().with("max_tokens", json!(most)).with("temperature", json!(0.25 + at as f64)).body();
+        let answer = proxy.post("/v1/chat/completions", &[], &body).ok();
+        assert_eq!(answer.header("x-windowsill-conversation"), Some(id.as_str()));
+        again(&proxy, &id, &json!({"brief": "The fence is BLUE."})).ok();
+        let forwarded = fake.last().json();
+        assert_eq!((&forwarded["max_tokens"], &forwarded["temperature"]), (&json!(most), &json!(0.25 + at as f64)));
+    }
+}
+
 fn again(proxy: &TestProxy, id: &str, other: &Value) -> Answer {
     proxy.post(&format!("/windowsill/conversations/{id}/again"), &[], other.to_string().as_bytes())
 }

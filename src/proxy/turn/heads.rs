@@ -9,7 +9,8 @@ use lru::LruCache;
 use parking_lot::Mutex;
 
 use super::prepared::Prepared;
-use crate::conversation::Message;
+use crate::conversation::{Conversation, Message};
+use crate::proxy::state::sent::mark;
 use crate::wire::json;
 use crate::wire::openai_chat::{self, Request};
 
@@ -43,7 +44,7 @@ impl Default for Heads {
 impl Heads {
     /// Remembers what a request has besides its history.
     pub(in crate::proxy) fn note(&self, prepared: &Prepared) {
-        let mark = prepared.history.client_marks.first().copied().unwrap_or(0);
+        let mark = prepared.history.client_marks.first().copied().unwrap_or(0) ^ fields_mark(&prepared.request);
         if self.0.lock().get(&prepared.id).is_some_and(|known| known.mark == mark) {
             return;
         }
@@ -67,6 +68,23 @@ impl Heads {
     /// What the last request of a conversation had, where that is remembered.
     pub(in crate::proxy) fn of(&self, id: &str) -> Option<Arc<Head>> {
         self.0.lock().get(id).cloned()
+    }
+}
+
+/// Tells the fields of a request from others: the bytes before its first message and behind its last one.
+fn fields_mark(request: &Request) -> u64 {
+    let Conversation { system, body: said, .. } = &request.conversation;
+    let body = &request.body;
+    let place = |message: &Message| {
+        let start = (message.raw.as_ptr() as usize).checked_sub(body.as_ptr() as usize)?;
+        let end = start.checked_add(message.raw.len())?;
+        (!message.raw.is_empty() && end <= body.len()).then_some((start, end))
+    };
+    let first = system.iter().chain(said).find_map(place).map(|(start, _)| start);
+    let last = said.iter().rev().chain(system.iter().rev()).find_map(place).map(|(_, end)| end);
+    match first.zip(last).filter(|(first, last)| first <= last) {
+        Some((first, last)) => mark(&body[..first]).rotate_left(7) ^ mark(&body[last..]),
+        None => mark(body),
     }
 }
 
