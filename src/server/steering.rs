@@ -328,6 +328,12 @@ fn asked<T: serde::de::DeserializeOwned + Default>(body: &Bytes) -> Result<T, Er
         return Ok(T::default());
     }
     serde_json::from_slice(body).map_err(|e| {
-        Error::client(400, "bad_json", format!("the body is not what is taken here: {e}"), "docs/page.md lists what is")
+        // In words of JSON, not of the types that it is read into.
+        let said = e.to_string().replace("usize", "a whole number from 0 on").replace(
+            "data did not match any variant of untagged enum Named",
+            "a turn is a number, and a step a text such as \"4.2\"",
+        );
+        let message = format!("the body is not what is taken here: {said}");
+        Error::client(400, "bad_json", message, "docs/page.md lists what is")
     })
 }

@@ -159,7 +159,7 @@ pub(in crate::proxy) fn priced(app: &App, ground: &Ground, price: &Price, when: 
     });
     if price.after > line && price.after > price.before {
         out["note"] = json!(format!(
-            "{} tokens are {} more than the {} from which the prompt is rewritten: the next request does that again, unless \
+            "{} tokens are {} more than the {} from which the history is folded: a later request may be folded again, unless \
              rewriting is stopped",
             grouped(price.after),
             grouped(price.after - line),

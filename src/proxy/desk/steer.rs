@@ -48,7 +48,13 @@ async fn steer_now(app: &Arc<App>, id: &str, what: &Steer, when: When, dry_run: 
         return wish(app, &ground, what, dry_run).await;
     }
     if view.edits == ground.old().edits {
-        return Err(nothing("the model sees it like that already"));
+        return Err(nothing(match what {
+            // A line or a preview may take as many tokens as the result.
+            Steer::Clear(_) | Steer::Evict(_) => {
+                "that message is short already: nothing shorter would stand in its place"
+            }
+            _ => "the model sees it like that already",
+        }));
     }
     let price = price_of(app, &ground, &view).await;
     fitting(app, &ground, &price)?;
