@@ -1,17 +1,14 @@
 //! Work that reads the record or keeps the processor busy is done aside: on blocking threads, never on the threads that move
 //! bytes. A request of megabytes takes seconds to read, plan and rewrite; every other stream must go on meanwhile.
 //!
-//! Each step (one poll) of a large request's future runs on a blocking thread, to which the future is moved whole. A step of a small
-//! one stays on its thread, and the other tasks of that thread move to another one: to wait for a thread takes longer than such a step.
-//! At most as many steps run at once as there are cores, of large requests and of small ones each: a small one never waits until a
-//! large one is planned. What only waits, for a server or for a summary, takes neither a thread nor a place.
+//! A future is moved whole. Each of its steps (one poll) runs on a blocking thread, and at most as many steps run at once as
+//! there are cores, of large requests and of small ones each: a small one never waits until a large one is planned. What only
+//! waits, for a server or for a summary, takes neither a thread nor a place.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::future::BoxFuture;
-use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Notify, Semaphore};
 
 use super::Error;
@@ -72,11 +69,7 @@ impl Aside {
                 let polled = work.as_mut().poll(&mut Context::from_waker(&waker));
                 (work, polled)
             };
-            let (rest, polled) = if bytes < LARGE && has_other_workers() {
-                blocking(|| catch_unwind(AssertUnwindSafe(step))).map_err(|_| stopped("it panicked"))?
-            } else {
-                tokio::task::spawn_blocking(step).await.map_err(stopped)?
-            };
+            let (rest, polled) = tokio::task::spawn_blocking(step).await.map_err(stopped)?;
             if let Poll::Ready(done) = polled {
                 return Ok(done);
             }
@@ -91,13 +84,8 @@ pub(super) fn once<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
     if bytes < LARGE { work() } else { blocking(work) }
 }
 
-/// Whether other threads can take over the tasks of this one.
-fn has_other_workers() -> bool {
-    Handle::try_current().is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread)
-}
-
-fn stopped(e: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-    Error::Internal { doing: "work on a request", source: e.into() }
+fn stopped(e: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::Internal { doing: "work on a large request", source: Box::new(e) }
 }
 
 /// Remembers that the work can go on, also where that happens before anybody waits for it.
@@ -203,27 +191,6 @@ mod tests {
             assert_eq!(waited.unwrap(), Ok(()));
             assert_ne!(there, std::thread::current().id());
         });
-    }
-
-    #[test]
-    fn a_small_step_stays_on_its_thread_and_may_panic() {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let done = runtime.spawn(async {
-            let aside = Aside::of(1);
-            let here = std::thread::current().id();
-            let there = aside.run(LARGE - 1, Box::pin(async { std::thread::current().id() })).await.unwrap();
-            let broken = aside.run(1, Box::pin(async { assert_eq!(1, 2, "on purpose") })).await;
-            let waited = async {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-                6
-            };
-            (
-                here == there,
-                matches!(broken, Err(Error::Internal { .. })),
-                aside.run(1, Box::pin(waited)).await.unwrap(),
-            )
-        });
-        assert_eq!(runtime.block_on(done).unwrap(), (true, true, 6));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What a statement gives a value to, where there is only one of it: the code of an alarm, the branch that is worked on, the person
-//! who alone may approve. A later value of the same takes the earlier one's place, however the rest is worded. This is the one
+//! The one thing that a statement gives a value to: the code of an alarm, the branch that is worked on, the person who alone may
+//! approve. A later value of the same takes the earlier one's place, however the rest is worded. This is the one
 //! case in which a prohibition is replaced: `never tell the alarm code A` and `the alarm code B must not be told` speak of one code.
 
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ pub(super) enum Slot {
         /// Whether it is the one of its kind that is in use now.
         is_current: bool,
         shape: Shape,
-        /// What the rest of the statement says it is of or for.
+        /// The words that say whose or for what it is.
         of: BTreeSet<String>,
         value: String,
     },
@@ -32,7 +32,7 @@ pub(super) enum Slot {
     },
 }
 
-/// What a value looks like.
+/// The shape of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
     Number,
@@ -150,7 +150,7 @@ fn named(name: BTreeSet<String>, is_current: bool, value: &str, of: BTreeSet<Str
     })
 }
 
-/// What the rest of a statement says that its thing is of or for.
+/// The words that say whose or for what a statement's thing is.
 fn of<'w, 't: 'w>(rest: impl Iterator<Item = &'w Word<'t>>) -> BTreeSet<String> {
     let rest: Vec<&str> = rest.map(|word| word.lower.as_str()).collect();
     // `interdit d'afficher` tells what is forbidden.
