@@ -39,7 +39,7 @@ pub mod usage;
 
 pub use windowsill_core::{
     admission, apply, brief, completion, conversation, export, passage, pinned, plan, preview, question, recall,
-    remind, salience, settings, unwrap, wire,
+    remind, route, salience, settings, unwrap, wire,
 };
 /// The record, under the name that it has in this program.
 pub use windowsill_record as store;

@@ -37,6 +37,7 @@ Run:
   serve      Run the proxy
   doctor     What is installed and running, what is wrong, and how to fix it
   service    Run windowsill as a service of this user
+  drain      Which servers get requests; none for one that is to go
   fit        The memory a model needs at each window, and the largest that fits
   profile    The settings that a model gets, and why
   key        A token for a person or a program that may come in
@@ -273,6 +274,8 @@ enum Command {
     Build(cli::build::Build),
     /// What was kept out of prompts, how much of it was read back, and what it cost; sums alone.
     Report(cli::report::Report),
+    /// Have a server get no more requests, while those that are open end; or list the servers.
+    Drain(cli::drain::Drain),
     /// Who read or changed what, the last ones. It is written down where config.toml has a [[key]].
     Audit(cli::key::Audit),
     /// Make a token for a person or a program that may come in.
@@ -427,6 +430,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Recall(of) => cli::recall::run(&config, &of),
         Command::Build(of) => cli::build::run(&config, &of),
         Command::Report(of) => cli::report::run(&config, &of),
+        Command::Drain(of) => cli::drain::run(&config, &of),
         Command::Audit(of) => cli::key::audit(&config, &of),
         // Looked at above, before the config.
         Command::Key { .. } => Ok(ExitCode::SUCCESS),

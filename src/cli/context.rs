@@ -450,8 +450,12 @@ fn what_happened(kind: &str, data: &Value) -> String {
             };
             let seconds = data["milliseconds"].as_f64().unwrap_or(0.0) / 1000.0;
             let (prompt, said) = (tokens(&data["prompt_tokens"]), tokens(&data["completion_tokens"]));
-            format!("{}: {prompt} tokens in{cached}, {said} out, {seconds:.1} s", text("role"))
+            // Where several servers have the model: which one it was, and why.
+            let because = data["route"]["because"].as_str();
+            let by = because.map_or_else(String::new, |because| format!(", by {} ({because})", text("upstream")));
+            format!("{}: {prompt} tokens in{cached}, {said} out, {seconds:.1} s{by}", text("role"))
         }
+        "failover" => format!("{} had no reply ({}): another server was asked", text("upstream"), text("because")),
         "request_failed" => {
             let why = data["reason"].as_str().or(data["code"].as_str()).unwrap_or("no reason was given");
             format!("request failed with {}: {}", data["status"], plain::line(why))

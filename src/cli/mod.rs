@@ -4,6 +4,7 @@ pub(crate) mod build;
 mod clients;
 pub(crate) mod context;
 pub(crate) mod doctor;
+pub(crate) mod drain;
 pub(crate) mod engine;
 pub(crate) mod fit;
 pub(crate) mod guard;

@@ -13,6 +13,9 @@ use crate::upstream::{Kind, Upstream};
 /// Time between two looks while no server is there.
 const LOOK: Duration = Duration::from_secs(3);
 
+/// Time between two questions to a server that did not answer.
+const AGAIN: Duration = Duration::from_secs(2);
+
 /// Time between two looks at an address where something else answers: it is not to be bothered.
 const OTHERS: Duration = Duration::from_secs(60);
 
@@ -50,6 +53,30 @@ pub(in crate::proxy) fn keep_looking(app: &App) {
                 let probed = upstream.probe().await;
                 *asked = probed.as_ref().is_err_and(|e| !e.is_connect()).then(Instant::now);
                 is_found(upstream, probed.ok());
+            }
+        }
+    });
+}
+
+/// Asks servers that did not answer, until they do. With one alone there is nothing to choose.
+pub(in crate::proxy) fn keep_asking(app: &App) {
+    if app.servers.all.len() < 2 {
+        return;
+    }
+    let servers = Arc::clone(&app.servers);
+    app.tasks.spawn(async move {
+        let mut looks = tokio::time::interval(AGAIN);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            let down = servers.all.iter().enumerate().filter(|(at, _)| servers.routing.is_down(*at));
+            // The list of models: one that is loading answers that with an error.
+            let asked = join_all(down.map(|(at, upstream)| async move { (at, upstream.models().await.is_ok()) })).await;
+            for (at, _) in asked.into_iter().filter(|(_, answers)| *answers) {
+                if servers.routing.up(at) {
+                    servers.forget_places();
+                    info!(upstream = servers.all[at].name(), "the server answers again");
+                }
             }
         }
     });

@@ -9,6 +9,7 @@ mod error;
 mod find;
 mod lookout;
 mod pool;
+mod routing;
 mod servers;
 mod start;
 mod state;
@@ -29,6 +30,7 @@ pub use desk::compact::compact;
 pub use desk::curate::Chosen;
 pub use desk::curate::{build, segments};
 pub use desk::doctor::{Diagnosis, doctor};
+pub use desk::fleet::{drain, upstreams};
 pub use desk::house::{Exported, delete, export, rename, star};
 pub use desk::machine::fit;
 pub use desk::machine::windows;
@@ -43,7 +45,9 @@ pub use desk::resume::resume;
 pub use desk::rewrites::sentence_of;
 pub use desk::rows::grouped;
 pub use desk::rules::{add_rule, edit_rule, remove_rule, rules};
-pub use desk::running::{ask as ask_running, ask_original_running, rules_running, running_models, steer_running};
+pub use desk::running::{
+    ask as ask_running, ask_original_running, drain_running, rules_running, running_models, steer_running,
+};
 pub use desk::search::{Filter, filtered, search};
 pub use desk::sides::{request_of, view};
 pub use desk::sight::insight;

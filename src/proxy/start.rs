@@ -9,7 +9,7 @@ use crate::files;
 use crate::measure::hardware::room::size;
 use crate::proxy::ahead::retention::keep_house;
 use crate::proxy::desk::machine::rest_counters;
-use crate::proxy::lookout::keep_looking;
+use crate::proxy::lookout::{keep_asking, keep_looking};
 use crate::proxy::servers::window_of;
 use crate::store::Store;
 use crate::upstream::{Embedded, Held, Upstream};
@@ -42,6 +42,7 @@ impl App {
         keep_house(&app);
         rest_counters(&app);
         keep_looking(&app);
+        keep_asking(&app);
         Ok((app, found))
     }
 

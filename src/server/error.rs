@@ -19,7 +19,7 @@ pub(super) fn reply_in(dialect: Dialect, e: &Error) -> Response<Body> {
     let status = StatusCode::from_u16(e.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     e.log();
     let mut response = refusal(dialect, status, &e.openai());
-    if let Error::Client { code: Some("overloaded" | "shutting_down"), .. } = e {
+    if let Error::Client { code: Some("overloaded" | "shutting_down" | "draining"), .. } = e {
         response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
     }
     if let Error::Client { code: Some("unsupported_encoding"), .. } = e {

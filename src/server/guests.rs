@@ -409,7 +409,11 @@ impl Guests {
 fn is_for_all(found: Option<&Found>, parts: &Parts) -> bool {
     match found.map(|found| found.route.to) {
         None => inspect::is_ours(parts.uri.path()) || passes(parts),
-        Some(To::Own(Own::Metrics) | To::Steering(Steering::Load | Steering::Unload) | To::Gate(Gate::Audit)) => false,
+        Some(
+            To::Own(Own::Metrics)
+            | To::Steering(Steering::Load | Steering::Unload | Steering::Drain)
+            | To::Gate(Gate::Audit),
+        ) => false,
         Some(_) => true,
     }
 }

@@ -65,6 +65,7 @@ pub(super) enum Own {
     Ready,
     Metrics,
     Windows,
+    Upstreams,
     Report,
     Events,
     Record,
@@ -109,6 +110,7 @@ pub(super) async fn answer(
         Own::NoMcp => Ok(mcp::no_stream()),
         Own::Metrics => Ok(text("text/plain; version=0.0.4", &proxy::metrics_text(app))),
         Own::Windows => ok(proxy::windows(app).await?),
+        Own::Upstreams => ok(proxy::upstreams(app)),
         Own::Report => {
             let since = query()?.number("since")?.unwrap_or(0);
             json_bytes(app.shared.answer(&format!("report {since}"), || proxy::report(app, since)).await)

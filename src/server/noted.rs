@@ -34,7 +34,7 @@ impl Asked {
             let found = pairs.into_iter().find(|(name, _)| *name == "conversation");
             found.map(|(_, value)| decode(value))
         };
-        let of = named.filter(|(route, _)| route.path.contains("{id}") || route.path.contains("{number}"));
+        let of = named.filter(|(route, _)| ["{id}", "{number}", "{name}"].iter().any(|name| route.path.contains(name)));
         let of = of.map(|(_, name)| name.to_owned()).or_else(in_query);
         let mut asked = Asked {
             method: parts.method.to_string(),
@@ -80,7 +80,9 @@ fn is_told(found: Option<&Found>, parts: &Parts) -> bool {
         To::Page => false,
         To::Steering(_) => true,
         To::Gate(gate) => !matches!(gate, Gate::WhoAmI),
-        To::Own(own) => !matches!(own, Own::Description | Own::Health | Own::Ready | Own::NoMcp | Own::Windows),
+        To::Own(own) => {
+            !matches!(own, Own::Description | Own::Health | Own::Ready | Own::NoMcp | Own::Windows | Own::Upstreams)
+        }
         To::Api(api) => matches!(
             api,
             Api::Response

@@ -33,6 +33,7 @@ pub(super) enum Steering {
     Delete,
     Load,
     Unload,
+    Drain,
 }
 
 /// Changes a conversation, or says what that would cost.
@@ -101,6 +102,10 @@ pub(super) async fn answer(app: &Arc<App>, steering: Steering, found: &Found, bo
         }
         Steering::Load => proxy::load_model(app, &asked(body)?).await,
         Steering::Unload => proxy::unload_model(app, &asked(body)?).await,
+        Steering::Drain => {
+            let Rewriting { on } = asked(body)?;
+            proxy::drain(app, id, on.unwrap_or(true))
+        }
         Steering::Build => {
             let Choice { turns, briefs } = asked(body)?;
             let turns = turns.iter().map(chosen).collect::<Result<Vec<_>, _>>()?;

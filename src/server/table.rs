@@ -108,6 +108,8 @@ pub const ROUTES: &[Route] = &[
     own("GET", "/mcp", &[], Own::NoMcp),
     own("DELETE", "/mcp", &[], Own::NoMcp),
     own("GET", "/windowsill/models", &[], Own::Windows),
+    own("GET", "/windowsill/upstreams", &[], Own::Upstreams),
+    steering("POST", "/windowsill/upstreams/{name}/drain", Steering::Drain),
     own("GET", "/windowsill/report", &["since"], Own::Report),
     own("GET", "/windowsill/events", &["since", "last", "conversation", "kind", "follow"], Own::Events),
     own("GET", "/windowsill/records/{id}", RECORD, Own::Record),

@@ -29,6 +29,7 @@ mod ollama;
 mod openai;
 mod recall;
 mod restart;
+mod routing;
 mod sdk;
 mod shown;
 mod summary;

@@ -172,7 +172,12 @@ fn no_path_tells_one_scope_what_another_holds() {
             for (path, operations) in document["paths"].as_object().unwrap() {
                 for (method, operation) in operations.as_object().unwrap() {
                     // An admin takes models out of memory for everybody, and its session would end here.
-                    let takes = ["/windowsill/models/load", "/windowsill/models/unload", "/windowsill/login"];
+                    let takes = [
+                        "/windowsill/models/load",
+                        "/windowsill/models/unload",
+                        "/windowsill/upstreams/{name}/drain",
+                        "/windowsill/login",
+                    ];
                     if takes.contains(&path.as_str()) {
                         continue;
                     }
@@ -274,6 +279,7 @@ fn a_team_shares_its_conversations_and_an_admin_looks_into_all() {
         ("GET", "/metrics"),
         ("GET", "/windowsill/audit"),
         ("POST", "/windowsill/models/unload"),
+        ("POST", "/windowsill/upstreams/up0/drain"),
         ("GET", "/slots"),
         ("POST", "/slots/0?action=erase"),
         ("POST", "/api/pull"),

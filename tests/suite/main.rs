@@ -68,6 +68,7 @@ mod record;
 mod reference;
 mod relay;
 mod replies;
+mod routing;
 mod rules;
 #[cfg(feature = "engine")]
 mod service;

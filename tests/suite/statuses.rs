@@ -378,9 +378,17 @@ fn every_status_that_is_described_is_answered() {
     asker.about(&talk, folds);
     busy(&mut asker, &fake, &proxy, &original);
     drop(proxy);
+    let spare = TestProxy::before(&fake);
     recalled(&mut asker);
     models(&mut asker);
     gates(&mut asker);
+    asker.to = spare.address;
+    asker.get(200, "/windowsill/upstreams");
+    let drain = "/windowsill/upstreams/{name=up0}/drain";
+    asker.ask(200, "POST", drain, &json!({"on": false}));
+    asker.ask(400, "POST", drain, &json!({"other": 1}));
+    asker.ask(404, "POST", "/windowsill/upstreams/{name=nonesuch}/drain", &json!({}));
+    asker.send(415, "POST", drain, &[("Content-Type", "text/plain")], "{}");
     // No server answers.
     let nowhere = TestProxy::with(&[format!("http://{}", Fake::absent())], "");
     asker.to = nowhere.address;

@@ -26,6 +26,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("completion", &["brief", "conversation", "preview", "unwrap"]),
     ("remind", &["conversation", "passage", "plan", "preview", "salience", "wire"]),
     ("export", &["conversation"]),
+    ("route", &["conversation"]),
     ("question", &["conversation", "preview", "recall"]),
     ("apply", &["conversation", "plan", "preview", "brief", "pinned", "salience", "wire"]),
     // The record, `crates/record`; it has no room of the program to import.
@@ -64,6 +65,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "question",
             "recall",
             "remind",
+            "route",
             "unwrap",
             "wire",
             "config",

@@ -8,6 +8,7 @@
 //! - [`settings`]: those of requests that a profile sets or strips; [`wire`] writes them.
 //! - [`export`]: a conversation as a file for somebody to keep.
 //! - [`question`], [`completion`]: what a model is asked about an original; what stands of a task that is done.
+//! - [`route`]: which of several servers of one model gets a request.
 //! - [`recall`]: the tool by which a model gets an original back: its definition, arguments and pages; [`passage`]: the search;
 //!   [`remind`]: what comes back by itself.
 //!
@@ -48,6 +49,7 @@ pub mod preview;
 pub mod question;
 pub mod recall;
 pub mod remind;
+pub mod route;
 pub mod salience;
 pub mod settings;
 pub mod unwrap;

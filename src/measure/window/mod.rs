@@ -395,6 +395,13 @@ impl Windows {
         entry.refused = Some((before.and(takes), entry.loaded.identity.clone()));
     }
 
+    /// The window and the slots that a model was last seen with. Asks nobody.
+    pub fn last(&self, upstream: &Upstream, model: &str) -> Option<(Option<Tokens>, Option<u32>)> {
+        let entries = self.entries.lock();
+        let entry = entries.get(&key(upstream, model))?;
+        Some((window(entry, &NumCtx::Loaded).tokens, entry.loaded.slots))
+    }
+
     /// What was decided for a model with `num_ctx = "fit"`, if anything was.
     pub fn decision(&self, upstream: &Upstream, model: &str) -> Option<Decision> {
         let key = key(upstream, model);

@@ -8,6 +8,7 @@ pub(super) mod checkpoint;
 pub(super) mod compact;
 pub(super) mod curate;
 pub(super) mod doctor;
+pub(super) mod fleet;
 pub(super) mod house;
 pub(super) mod machine;
 pub(super) mod models;

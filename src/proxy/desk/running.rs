@@ -54,6 +54,22 @@ pub async fn rules_running(
     ask(address, key, method, &path, body).await
 }
 
+/// Has the running proxy list its servers, or drain one: `…/upstreams`, `…/upstreams/{name}/drain`.
+///
+/// # Errors
+/// When no proxy answers at `address`, or it says why not.
+pub async fn drain_running(
+    address: &str,
+    key: Option<&str>,
+    method: http::Method,
+    name: Option<&str>,
+    body: Option<&Value>,
+) -> Result<Value, Error> {
+    let all = "/windowsill/upstreams".to_owned();
+    let path = name.map_or(all, |name| format!("/windowsill/upstreams/{}/drain", encode(name)));
+    ask(address, key, method, &path, body).await
+}
+
 /// The models that a running proxy lists, by id.
 ///
 /// # Errors

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::dialect::{failure, refusal};
 use super::{model_in, pass};
-use crate::proxy::servers::upstream_of;
+use crate::proxy::servers::upstream_to_pass;
 use crate::proxy::state::headers;
 use crate::proxy::traffic::using;
 use crate::proxy::turn::relay::{Body, full, json_reply};
@@ -24,7 +24,7 @@ use crate::wire::dialect::{Dialect, ollama};
 /// When no upstream answers, and what has the wrong shape.
 pub async fn ollama_embeds(app: &App, parts: &Parts, body: Bytes, of: Embeds) -> Result<Response<Body>, Error> {
     let model = model_in(&body);
-    let upstream = upstream_of(app, &model).await?;
+    let upstream = upstream_to_pass(app, &model).await?;
     let untouched = headers::is_off(&parts.headers, &headers::SWITCH) || app.config.shadow;
     if untouched || upstream.probe().await? == Kind::Ollama {
         return pass(app, parts, body).await;

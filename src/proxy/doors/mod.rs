@@ -29,7 +29,7 @@ use super::state::headers;
 use super::turn::early::Early;
 use super::turn::relay;
 use super::{App, Body, Error};
-use crate::proxy::servers::upstream_of;
+use crate::proxy::servers::upstream_to_pass;
 use crate::proxy::traffic::using;
 use crate::wire::json::Fields;
 
@@ -57,11 +57,18 @@ pub async fn chat(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<Response
 pub async fn pass(app: &App, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
     let read = body.clone();
     let model = app.aside.reading(body.len(), async move { model_in(&read) }.boxed()).await?;
-    let upstream = upstream_of(app, &model).await?;
     let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
     let headers = app.outgoing(&parts.headers);
-    let using = using(app, &upstream, &model).await;
-    let reply = upstream.pass(parts.method.clone(), path, &headers, body.into()).await?;
+    let (reply, using) = loop {
+        let upstream = upstream_to_pass(app, &model).await?;
+        let using = using(app, &upstream, &model).await;
+        match upstream.pass(parts.method.clone(), path, &headers, body.clone().into()).await {
+            Ok(reply) => break (reply, using),
+            // It has seen nothing of the request: the next one may have it.
+            Err(e) if e.is_connect() && app.servers.is_newly_down(&upstream, &e.to_string()) => {}
+            Err(e) => return Err(e.into()),
+        }
+    };
     let mut response = Response::builder().status(reply.status);
     if let Some(h) = response.headers_mut() {
         *h = reply.headers;

@@ -10,7 +10,7 @@ use tracing::{debug, warn};
 
 use super::attempt::fingerprint;
 use super::place::said;
-use super::prepared::Prepared;
+use super::prepared::{Prepared, Sending};
 use super::save::updated;
 use super::stage::Stage;
 use super::{gauge, relay, traced};
@@ -72,6 +72,7 @@ pub(in crate::proxy) fn account(
     started: Instant,
 ) {
     Stage::Accounted.begins(&prepared.id);
+    take_in_route(&mut prepared, &outcome);
     prepared.sending.flight = None;
     prepared.sending.room = None;
     let (outcome, doubted) = without_doubtful(&prepared, outcome);
@@ -82,6 +83,7 @@ pub(in crate::proxy) fn account(
         app.metrics.prefix(prefix.tokens, prefix.because.map(|b| (b.as_str(), prefix.lost)));
     }
     let mut events = vec![usage_event(&upstream, &prepared, reported, end, started)];
+    prepared.sending.route = None;
     traced::ended(app, headers, &upstream, &prepared.id, &events[0].data);
     if matches!(end, relay::End::Failed(_)) {
         app.metrics.failure(200, "reply_failed");
@@ -107,6 +109,16 @@ pub(in crate::proxy) fn account(
     }
     remember_reply(app, &upstream, &prepared, &outcome, counted, events);
     (app.after)(app, Accounted { upstream, headers: headers.clone(), prepared, outcome });
+}
+
+/// What a reply tells of its server, for the choice between several.
+fn take_in_route(prepared: &mut Prepared, outcome: &Outcome) {
+    let Sending { route, phases, .. } = &prepared.sending;
+    if let (Some(route), Some(sent), relay::End::Complete) = (route, phases.sent, &outcome.end) {
+        let reported = &outcome.reported;
+        let first = reported.thought.or(reported.spoke).map(|first| first.saturating_duration_since(sent));
+        route.answered(reported, first, sent.elapsed());
+    }
 }
 
 /// Counts what a reply took of its key's tokens. Where the server does not say, or its client left before it could, that is what was
@@ -216,6 +228,9 @@ fn usage_event(
     data["messages"] = json!(prepared.request.conversation.body.len());
     data["action"] = json!(prepared.action());
     data["phases"] = prepared.sending.phases.told(prepared.sending.waited, reported, Instant::now());
+    if let Some(route) = &prepared.sending.route {
+        data["route"] = route.json();
+    }
     data["prefix"] = json!(prepared.sending.prefix.map(|p| p.json()));
     data["end"] = json!(match end {
         relay::End::Complete => "complete",

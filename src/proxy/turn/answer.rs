@@ -45,6 +45,9 @@ pub(super) async fn relay(
     let (mut status, mut headers) = (reply.status, reply.headers.clone());
     prepared.mark(&mut headers, &app.config.gauge);
     mark_record(app, &mut headers);
+    if let Some(route) = &prepared.sending.route {
+        headers::set(&mut headers, "x-windowsill-upstream", &route.header(upstream.name()));
+    }
     let (ok, is_stream) = (status.is_success(), headers::is_event_stream(&reply.headers));
     let passed = Passed { app, upstream, parts, prepared, started };
     let answer = if is_stream && ok {

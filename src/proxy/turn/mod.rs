@@ -28,6 +28,7 @@ pub(super) mod digest;
 pub(super) mod draft;
 pub(super) mod drafts;
 pub(super) mod early;
+mod failover;
 mod gauge;
 pub(super) mod guard;
 mod head;
@@ -69,6 +70,7 @@ use std::time::{Duration, Instant};
 use attempt::Attempt;
 use bytes::Bytes;
 use early::Early;
+use failover::Tried;
 use futures_util::FutureExt as _;
 use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode};
@@ -85,7 +87,9 @@ use task::{note_task, take_task};
 use tracing::info;
 pub(super) use whole::{LARGEST_BUFFERED, read_up_to, too_large};
 
-use super::servers::upstream_of;
+use super::routing::Route;
+use super::servers::route;
+use super::state::whose::mark_of_key;
 use super::traffic::using;
 use super::{App, Error};
 use crate::plain;
@@ -101,15 +105,25 @@ pub(in crate::proxy) async fn answered(
     early: &Early,
 ) -> Result<Response<Answer>, Error> {
     let started = Instant::now();
-    let (upstream, prepared) = ready(app, body, &parts.headers, early).await?;
-    early.prepared(&prepared, app);
-    let overhead = started.elapsed();
-    if client::is_alone(&prepared) {
-        app.metrics.request(&prepared.action(), 200, overhead.as_secs_f64());
-        in_record(app).await;
-        return client::alone(app, &prepared);
-    }
-    let (prepared, reply) = sent(app, &upstream, parts, prepared, early).boxed().await?;
+    let mut tried = Tried::default();
+    let (upstream, prepared, reply, overhead) = loop {
+        let (upstream, prepared) = ready(app, body.clone(), (&parts.headers, &tried), early).await?;
+        early.prepared(&prepared, app);
+        let overhead = started.elapsed();
+        if client::is_alone(&prepared) {
+            app.metrics.request(&prepared.action(), 200, overhead.as_secs_f64());
+            in_record(app).await;
+            return client::alone(app, &prepared);
+        }
+        let at = prepared.sending.route.as_ref().map(Route::at);
+        let (id, model) = (prepared.id.clone(), prepared.request.model.clone());
+        let sent = sent(app, &upstream, parts, prepared, early).boxed().await;
+        if tried.goes_on(app, (&upstream, at), (&id, &model), &sent) {
+            continue;
+        }
+        let (prepared, reply) = sent?;
+        break (upstream, prepared, reply, overhead);
+    };
     note(app, &upstream, &prepared, reply.status, overhead);
     answer::relay(app, upstream, parts, prepared, reply, started).boxed().await
 }
@@ -118,12 +132,12 @@ pub(in crate::proxy) async fn answered(
 async fn ready(
     app: &Arc<App>,
     body: Bytes,
-    headers: &HeaderMap,
+    (headers, tried): (&HeaderMap, &Tried),
     early: &Early,
 ) -> Result<(Arc<Upstream>, Prepared), Error> {
     let size = body.len();
-    let (owned, headers, known) = (Arc::clone(app), headers.clone(), early.clone());
-    let first = async move { first(&owned, body, &headers, &known).await };
+    let (owned, headers, tried, known) = (Arc::clone(app), headers.clone(), tried.clone(), early.clone());
+    let first = async move { first(&owned, body, (&headers, &tried), &known).await };
     app.aside.run(size, first.boxed()).await?
 }
 
@@ -131,7 +145,7 @@ async fn ready(
 async fn first(
     app: &Arc<App>,
     body: Bytes,
-    headers: &HeaderMap,
+    (headers, tried): (&HeaderMap, &Tried),
     early: &Early,
 ) -> Result<(Arc<Upstream>, Prepared), Error> {
     let began = Instant::now();
@@ -142,11 +156,13 @@ async fn first(
     app.turn.read.lock().put(known);
     early.read(request.stream);
     take_task(app, &mut request, headers).boxed().await?;
-    let upstream = upstream_of(app, &request.model).boxed().await?;
+    let whose = mark_of_key(headers);
+    let (upstream, route) = route(app, &request, &whose, &tried.servers).boxed().await?;
     let using = using(app, &upstream, &request.model).await;
     let queued = began.elapsed();
     let mut prepared = prepare(app, &upstream, request, headers, Attempt::First).boxed().await?;
     prepared.sending.phases.queued = queued;
+    prepared.sending.route = route;
     note_task(app, &prepared);
     prepared.sending.flight = Some(app.lives.fly(&prepared.id, using));
     save(app, &upstream, &mut prepared).boxed().await?;
@@ -212,7 +228,7 @@ async fn again(
     let harder = prepare(app, upstream, request, headers, attempt).boxed().await?;
     let history = Past { client_marks, ..harder.history };
     let phases = harder.sending.phases.and(sending.phases);
-    let sending = Sending { flight: sending.flight, phases, ..Sending::default() };
+    let sending = Sending { flight: sending.flight, route: sending.route, phases, ..Sending::default() };
     let mut harder = Prepared { history, sending, ..harder };
     save(app, upstream, &mut harder).boxed().await?;
     harder.sending.prefix = note_sent(app, upstream, &harder);

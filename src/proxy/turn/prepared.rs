@@ -142,6 +142,8 @@ pub(in crate::proxy) struct Sending {
     pub(in crate::proxy) flight: Option<crate::proxy::state::live::Flight>,
     /// What it takes of a pool that the slots of its server share.
     pub(in crate::proxy) room: Option<crate::proxy::pool::Room>,
+    /// Its way to one of several servers, open until it is given back.
+    pub(in crate::proxy) route: Option<crate::proxy::routing::Route>,
     /// How long it waited for that.
     pub(in crate::proxy) waited: std::time::Duration,
     /// Where its time went.

@@ -21,7 +21,7 @@ use crate::guard::triggers::Pace;
 use crate::measure::window::Window;
 use crate::measure::{ModelKey, own, shown};
 use crate::plan::Policy;
-use crate::proxy::servers::{upstream_of, window_of, window_without_loading};
+use crate::proxy::servers::{upstream_near, window_of, window_without_loading};
 use crate::proxy::state::gauge::UNKNOWN_WINDOW;
 use crate::proxy::state::headers;
 use crate::proxy::state::live::Switched;
@@ -154,7 +154,7 @@ pub(in crate::proxy) async fn of_record(
     head: Option<Request>,
     messages: Option<usize>,
 ) -> Result<(Situation, Request), Error> {
-    let upstream = upstream_of(app, &row.model).await?;
+    let upstream = upstream_near(app, &row.model, Some(&row.upstream)).await?;
     let window = window_without_loading(app, &upstream, &row.model).await;
     let policy = policy_of(app, row, &window);
     let mut request = head.unwrap_or_else(|| request_of(&row.model));

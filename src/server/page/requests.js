@@ -58,7 +58,7 @@ function Detail({ event, columns }) {
   const words = (phase) => (phase.name === "prefill" && evaluated !== null ? `${phase.words}: ${count(evaluated)} tokens new, ${count(d.cached_tokens ?? 0)} from the cache` : phase.words);
   const sides = () => open(html`<${Sides} key=${event.id} id=${event.conversation} model=${d.model} messages=${d.messages} />`);
   return html`<tr class="detail"><td colspan=${columns}><ul class="legend phases">${phases(d).filter((phase) => phase.ms >= 50 || (phase.ms > 0 && ALWAYS.includes(phase.name))).map((phase) => html`<li key=${phase.name}><b class=${`p-${phase.name}`}></b>${words(phase)} <em>${seconds(phase.ms / 1000)}</em></li>`)}</ul>
-    ${d.upstream && html`<span class="soft">${d.upstream} · </span>`}${d.messages > 0 && d.role === "main" && html`<button type="button" class="copy" onclick=${sides}>Received and sent…</button>`}</td></tr>`;
+    ${d.upstream && html`<span class="soft">${d.upstream}${d.route ? ` (${d.route.because})` : ""} · </span>`}${d.messages > 0 && d.role === "main" && html`<button type="button" class="copy" onclick=${sides}>Received and sent…</button>`}</td></tr>`;
 }
 
 const END = { complete: "200", canceled: "the client left", failed: "broke off" };

@@ -1,0 +1,236 @@
+//! Which of several servers of one model gets a request: the one that is done with its prompt first. What a server holds of the
+//! conversation needs no evaluation, what is open there comes before it, and each evaluates at its own speed.
+
+use crate::conversation::Tokens;
+
+/// Prompt tokens a second, where no server's speed was measured yet.
+pub const USUAL_SPEED: f64 = 500.0;
+
+/// Whether a server may get a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It may.
+    Ready,
+    /// It did not answer when it was last asked. It gets a request only where no other one is left.
+    Down,
+    /// A person wants it to get no more.
+    Draining,
+}
+
+/// One server, as far as it matters for a request.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Server {
+    /// Whether it may get a request.
+    pub standing: Standing,
+    /// Its window, where it is known.
+    pub window: Option<Tokens>,
+    /// Tokens of the prompt that its cache is known to hold.
+    pub held: Tokens,
+    /// Milliseconds until it begins with a request that comes now.
+    pub waiting: f64,
+    /// Prompt tokens that it evaluates in a second; `None` where that was not measured yet.
+    pub speed: Option<f64>,
+}
+
+/// Why a server was chosen, in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Because {
+    /// There is no other one.
+    Only,
+    /// The window of the others is too small for the whole prompt.
+    Window,
+    /// It holds the most of the conversation, and that is worth its wait.
+    Warm,
+    /// It is done with the prompt first, though another one holds more of the conversation.
+    Sooner,
+    /// Nobody holds anything: it is done first.
+    First,
+    /// None is ready: this one may be back.
+    LastResort,
+}
+
+impl Because {
+    /// As it is told.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Because::Only => "only",
+            Because::Window => "window",
+            Because::Warm => "warm",
+            Because::Sooner => "sooner",
+            Because::First => "first",
+            Because::LastResort => "last-resort",
+        }
+    }
+}
+
+/// A server that was chosen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Choice {
+    /// Its index.
+    pub at: usize,
+    /// Why.
+    pub because: Because,
+    /// Prompt tokens that it holds.
+    pub held: Tokens,
+    /// Prompt tokens that it has to evaluate.
+    pub new: Tokens,
+    /// Milliseconds until it has, with what comes before.
+    pub milliseconds: f64,
+}
+
+/// Chooses a server for a prompt of so many tokens, whose reply may take `reply` more. Those in `tried` are out of the question.
+/// `None` where no server is left. Of servers that are as good, the one that holds most is taken, then the first.
+pub fn choose(prompt: Tokens, reply: Tokens, servers: &[Server], tried: &[usize]) -> Option<Choice> {
+    let left =
+        || servers.iter().enumerate().filter(|(at, one)| !tried.contains(at) && one.standing != Standing::Draining);
+    let ready: Vec<usize> = left().filter(|(_, one)| one.standing == Standing::Ready).map(|(at, _)| at).collect();
+    let last_resort = ready.is_empty();
+    let able: Vec<usize> = if last_resort { left().map(|(at, _)| at).collect() } else { ready };
+    let speed = usual_speed(servers);
+    let whole = |at: &usize| servers[*at].window.is_none_or(|window| window >= prompt.saturating_add(reply));
+    let (fit, unfit): (Vec<usize>, Vec<usize>) = able.iter().copied().partition(whole);
+    // Where none has room for all of it, it is rewritten least for the largest window.
+    let largest = unfit.iter().filter_map(|at| servers[*at].window).max();
+    let among = match fit.is_empty() {
+        true => unfit.iter().copied().filter(|at| servers[*at].window == largest).collect(),
+        false => fit,
+    };
+    let judged = among.iter().map(|at| judged(*at, prompt, &servers[*at], speed));
+    let best = judged.min_by(|a, b| {
+        let held = |one: &Choice| std::cmp::Reverse(servers[one.at].held);
+        a.milliseconds.total_cmp(&b.milliseconds).then(held(a).cmp(&held(b))).then(a.at.cmp(&b.at))
+    })?;
+    let most = among.iter().map(|at| servers[*at].held).max().unwrap_or(0);
+    let because = match () {
+        () if last_resort => Because::LastResort,
+        () if able.len() == 1 => Because::Only,
+        () if among.len() < able.len() && among.len() == 1 => Because::Window,
+        () if most == 0 => Because::First,
+        () if servers[best.at].held == most => Because::Warm,
+        () => Because::Sooner,
+    };
+    Some(Choice { because, ..best })
+}
+
+fn judged(at: usize, prompt: Tokens, server: &Server, usual: f64) -> Choice {
+    let new = prompt.saturating_sub(server.held);
+    let speed = server.speed.filter(|speed| speed.is_finite() && *speed > 0.0).unwrap_or(usual);
+    let waiting = if server.waiting.is_finite() { server.waiting.max(0.0) } else { 0.0 };
+    Choice {
+        at,
+        because: Because::First,
+        held: prompt.min(server.held),
+        new,
+        milliseconds: waiting + f64::from(new) / speed * 1000.0,
+    }
+}
+
+/// The speed of a server that was not measured yet: that of the others, in the mean.
+fn usual_speed(servers: &[Server]) -> f64 {
+    let known: Vec<f64> =
+        servers.iter().filter_map(|one| one.speed).filter(|speed| speed.is_finite() && *speed > 0.0).collect();
+    if known.is_empty() { USUAL_SPEED } else { known.iter().sum::<f64>() / known.len() as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const READY: Server =
+        Server { standing: Standing::Ready, window: None, held: 0, waiting: 0.0, speed: Some(1000.0) };
+
+    fn chosen(prompt: Tokens, servers: &[Server]) -> (usize, Because) {
+        let choice = choose(prompt, 0, servers, &[]).unwrap();
+        (choice.at, choice.because)
+    }
+
+    #[test]
+    fn a_conversation_stays_while_what_is_held_is_worth_the_wait() {
+        let warm = |waiting| [READY, Server { held: 9_000, waiting, ..READY }];
+        assert_eq!(chosen(10_000, &warm(0.0)), (1, Because::Warm));
+        assert_eq!(chosen(10_000, &warm(8_900.0)), (1, Because::Warm));
+        assert_eq!(chosen(10_000, &warm(9_100.0)), (0, Because::Sooner));
+        let slow = Server { speed: Some(50.0), held: 9_000, ..READY };
+        assert_eq!(chosen(10_000, &[READY, slow]), (0, Because::Sooner), "1,000 tokens take it 20 seconds");
+        assert_eq!(chosen(10_000, &[READY, READY]), (0, Because::First));
+    }
+
+    #[test]
+    fn standing_comes_before_speed_and_a_whole_prompt_before_both() {
+        let (down, draining) =
+            (Server { standing: Standing::Down, ..READY }, Server { standing: Standing::Draining, ..READY });
+        let busy = Server { waiting: 60_000.0, ..READY };
+        assert_eq!(chosen(100, &[down, busy]), (1, Because::Only));
+        assert_eq!(chosen(100, &[draining, down]), (1, Because::LastResort));
+        assert_eq!(choose(100, 0, &[draining], &[]), None);
+        assert_eq!(choose(100, 0, &[READY, READY], &[0, 1]), None);
+        let small = Server { window: Some(4_096), held: 4_000, ..READY };
+        let large = Server { window: Some(32_768), ..busy };
+        assert_eq!(chosen(4_000, &[small, large]), (0, Because::Warm));
+        assert_eq!(chosen(5_000, &[small, large]), (1, Because::Window));
+        assert_eq!(chosen(50_000, &[small, large]), (1, Because::Window), "the most of it stays there");
+    }
+
+    fn server() -> impl Strategy<Value = Server> {
+        let standing = prop_oneof![
+            4 => Just(Standing::Ready),
+            1 => Just(Standing::Down),
+            1 => Just(Standing::Draining)
+        ];
+        let window = proptest::option::of(1_000u32..200_000);
+        let speed = proptest::option::of(prop_oneof![9 => 1.0f64..20_000.0, 1 => Just(f64::NAN)]);
+        (standing, window, 0u32..150_000, 0.0f64..120_000.0, speed)
+            .prop_map(|(standing, window, held, waiting, speed)| Server { standing, window, held, waiting, speed })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_chosen_may_be_and_nothing_is_better(
+            prompt in 0u32..200_000,
+            reply in 0u32..20_000,
+            servers in proptest::collection::vec(server(), 0..9),
+            tried in proptest::collection::vec(0usize..9, 0..4),
+        ) {
+            let left: Vec<usize> = (0..servers.len())
+                .filter(|at| !tried.contains(at) && servers[*at].standing != Standing::Draining)
+                .collect();
+            let Some(choice) = choose(prompt, reply, &servers, &tried) else {
+                prop_assert!(left.is_empty());
+                return Ok(());
+            };
+            prop_assert!(left.contains(&choice.at));
+            let is_ready = |at: usize| servers[at].standing == Standing::Ready;
+            prop_assert!(is_ready(choice.at) || !left.iter().any(|at| is_ready(*at)));
+            let room = |at: usize| servers[at].window.map_or(u64::MAX, u64::from);
+            let whole = |at: usize| room(at) >= u64::from(prompt) + u64::from(reply);
+            let speed = usual_speed(&servers);
+            for at in left.into_iter().filter(|at| is_ready(*at) == is_ready(choice.at)) {
+                if whole(at) {
+                    prop_assert!(whole(choice.at));
+                }
+                if whole(at) == whole(choice.at) && (whole(at) || room(at) == room(choice.at)) {
+                    prop_assert!(choice.milliseconds <= judged(at, prompt, &servers[at], speed).milliseconds);
+                }
+            }
+        }
+
+        #[test]
+        fn more_that_is_held_never_moves_a_conversation_away_and_a_longer_queue_never_draws_one(
+            prompt in 1u32..100_000,
+            servers in proptest::collection::vec(server(), 1..6),
+            more in 0u32..100_000,
+        ) {
+            let Some(choice) = choose(prompt, 0, &servers, &[]) else { return Ok(()) };
+            let mut warmer = servers.clone();
+            warmer[choice.at].held = warmer[choice.at].held.saturating_add(more);
+            prop_assert_eq!(choose(prompt, 0, &warmer, &[]).unwrap().at, choice.at);
+            for at in (0..servers.len()).filter(|at| *at != choice.at) {
+                let mut busier = servers.clone();
+                busier[at].waiting += f64::from(more);
+                prop_assert_eq!(choose(prompt, 0, &busier, &[]).unwrap().at, choice.at);
+            }
+        }
+    }
+}
