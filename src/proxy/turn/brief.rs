@@ -288,7 +288,10 @@ pub(in crate::proxy) async fn ask_for_brief(app: &App, ask: &Ask<'_>) -> Option<
     let name = model.unwrap_or(&ask.request.model);
     let who = format!("{}/{name}", upstream.name());
     if !app.turn.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).may_try() {
-        return not_summarized(app, ask.id, &format!("{who} wrote nothing of use lately, and is left out for a while"));
+        // A reason that was told before is why it is left out, so it is not told in other words in between.
+        let told = app.lives.with(ask.id, |l| l.work.unsummarized.is_some());
+        let why = (!told).then(|| format!("{who} wrote nothing of use lately, and is left out for a while"));
+        return why.and_then(|why| not_summarized(app, ask.id, &why));
     }
     let slots = slots(app, &upstream, model.unwrap_or(&ask.request.model), None).await;
     // A client's key is for its own server alone.
