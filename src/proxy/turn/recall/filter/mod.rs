@@ -480,14 +480,19 @@ impl Filter {
             choice["finish_reason"] = Value::Null;
         } else if calls && !self.calls.all.is_empty() && !self.calls_client() {
             choice["finish_reason"] = json!("stop");
-        } else if self.calls.older && choice.get("finish_reason").is_some_and(|f| f == "function_call") {
-            choice["finish_reason"] = json!("tool_calls");
-        } else if self.calls.all.iter().any(|c| c.instead) && choice.get("finish_reason").is_some_and(|f| f == "stop") {
+        } else if self.ends_in_calls_after_all(choice) {
             choice["finish_reason"] = json!("tool_calls");
         } else {
             return false;
         }
         true
+    }
+
+    /// Whether a reply ends in calls though its server says otherwise: one goes to the client in place of another, or came in the
+    /// older form.
+    fn ends_in_calls_after_all(&self, choice: &Value) -> bool {
+        let says = |reason: &str| choice.get("finish_reason").is_some_and(|finish| finish == reason);
+        self.calls.older && says("function_call") || self.calls.all.iter().any(|c| c.instead) && says("stop")
     }
 
     /// Adds up what the rounds wrote. The prompt is the last round's: the whole of what the window now holds.
