@@ -173,3 +173,29 @@ fn the_window_is_fitted_to_the_memory() {
     assert!(model["memory"]["ram_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{model}");
     say(&format!("ollama, fitted: {}", first.ours("window-source")));
 }
+
+/// In the smallest window, the first request that a model ever gets is answered, though nothing is known yet of how its server
+/// renders prompts: what may come on top of a count is no reason to refuse what the server alone answers.
+#[test]
+fn a_first_request_in_the_smallest_window_is_answered() {
+    let ollama = Ollama::start();
+    let numbers: Vec<String> = (0..300).map(|n| format!("word{n}")).collect();
+    let hex: Vec<String> = (0..60_u32).map(|n| format!("{:08x}", n.wrapping_mul(0x9e37_79b9))).collect();
+    let tool = json!({"type": "function", "function": {"name": "find", "description": "Finds a thing.",
+        "parameters": {"type": "object", "properties": {"what": {"type": "string"}}}}});
+    for (window, words, tools) in [
+        (128, numbers[..20].join(" "), json!([])),
+        (128, numbers.join(" "), json!([])),
+        (128, hex.join(" "), json!([])),
+        (160, "모든 사람은 태어날 때부터 자유로우며 존엄하다. ".repeat(40), json!([tool])),
+    ] {
+        let body = json!({"model": "smollm2", "stream": false, "tools": tools, "options": {"num_ctx": window, "num_predict": 8},
+            "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": format!("{words} What is it?")}]});
+        let direct = http::post(&format!("{}/api/chat", ollama.url()), &body);
+        assert_eq!(direct.status, 200, "Ollama alone keeps the end: {}", direct.text);
+        // A fresh record each time: nothing is known of the model.
+        let windowsill = Windowsill::before(&ollama.url(), &[]);
+        let through = http::post(&format!("{}/api/chat", windowsill.url()), &body);
+        assert_eq!(through.status, 200, "{window} {}: {}", words.chars().take(20).collect::<String>(), through.text);
+    }
+}

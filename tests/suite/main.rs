@@ -46,6 +46,7 @@ mod memory;
 #[cfg(target_os = "linux")]
 mod nvml;
 mod odd;
+mod older;
 mod openai_state;
 mod openapi;
 #[cfg(feature = "engine")]

@@ -120,7 +120,7 @@ pub(in crate::proxy) fn gauge_at(app: &App, ground: &Ground, view: &View, price:
 async fn sized(_app: &App, ground: &Ground, body: &Bytes) -> Option<Tokens> {
     if let Some(own) = &ground.situation.own {
         let media = count::media(&ground.request.conversation);
-        if let Some(exact) = own.total(&ground.situation.upstream, body, media).await {
+        if let Some(exact) = own.total(&ground.situation.upstream, body, media, ground.situation.known_window()).await {
             return Some(exact.tokens);
         }
     }

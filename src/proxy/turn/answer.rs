@@ -12,6 +12,7 @@ use http::{Response, StatusCode};
 use serde_json::Value;
 
 use super::account::{Outcome, account};
+use super::older;
 use super::prepared::Prepared;
 use super::recall::{self, Answering, Stopped};
 use super::refused::path_of;
@@ -46,9 +47,11 @@ pub(super) async fn relay(
     prepared.mark(&mut headers, &app.config.gauge);
     mark_record(app, &mut headers);
     let (ok, is_stream) = (status.is_success(), headers::is_event_stream(&reply.headers));
+    let older = older::is_wanted(&prepared);
     let passed = Passed { app, upstream, parts, prepared, started };
     let answer = if is_stream && ok {
-        Answer::Events(passed.streamed(reply.body))
+        let events = passed.streamed(reply.body);
+        Answer::Events(if older { older::streamed(events) } else { events })
     } else {
         match read_up_to(reply.body, LARGEST_BUFFERED).await? {
             (bytes, Some(rest)) => {
@@ -58,6 +61,7 @@ pub(super) async fn relay(
             (bytes, None) => {
                 headers.remove(CONTENT_LENGTH);
                 let bytes = if ok { passed.whole(bytes, &mut status).await? } else { bytes };
+                let bytes = if older { older::whole(bytes) } else { bytes };
                 if ok
                     && aside::once(bytes.len(), || serde_json::from_slice(&bytes).is_ok_and(|whole| breaks_off(&whole)))
                 {

@@ -17,7 +17,7 @@ use crate::apply::{Applied, Words};
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Conversation, Tokens};
 use crate::measure::count::Counted;
-use crate::measure::{Sureness, tokens};
+use crate::measure::{Sureness, own, tokens};
 use crate::plan::fit::{CannotFit, Fitting, Ours};
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Action, Facts, Plan, Regions, Strategy};
@@ -102,6 +102,10 @@ async fn fitted(
             Some(exact) => exact,
             None => (estimated(app, draft, fitting.facts(), &view, conversation, &plan), sureness),
         };
+        fitting.doubts(match sureness {
+            Sureness::OwnUnchecked(_) => own::doubt(out.len(), window, draft.request.conversation.tools.is_some()),
+            _ => 0,
+        });
         debug!(tokens, planned = plan.after.prompt(), "made a view");
         let added = ours.tokens().saturating_sub(if began.offered { began.recall } else { 0 });
         let made = Drafted { view, originals, out, body, tokens, sureness, added, plan: plan.clone(), lowered: None };

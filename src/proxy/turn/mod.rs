@@ -35,6 +35,7 @@ mod heads;
 pub(super) mod history;
 pub(super) mod measured;
 pub(super) mod memory;
+mod older;
 pub(super) mod opening;
 pub(super) mod phases;
 pub(super) mod place;

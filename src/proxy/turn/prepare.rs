@@ -34,7 +34,7 @@ use crate::proxy::state::gauge::reasons;
 use crate::proxy::state::standing;
 use crate::proxy::{App, Error};
 use crate::recall::missed;
-use crate::upstream::Upstream;
+use crate::upstream::{Kind, Upstream};
 use crate::wire::openai_chat::Request;
 
 /// A plan that fits, with what became of the request.
@@ -62,6 +62,9 @@ pub(in crate::proxy) async fn prepare(
     let began = Instant::now();
     Stage::Situation.begins("");
     let situation = of_request(app, upstream, &mut request, from_client, attempt).boxed().await?;
+    if upstream.kind() == Some(Kind::Ollama) {
+        request.takes_functions_for_tools();
+    }
     Stage::Head.begins(situation.id());
     let mut head = head(app, &situation, &mut request)?;
     // Only now: the record holds the messages as they came, and the next model may take more.

@@ -61,6 +61,7 @@ pub(super) fn draft(graded: &Graded<'_>) -> Draft {
     };
     collector.failures(&failures);
     collector.again(&failures);
+    collector.told_with_their_place();
     collector.traces();
     collector.sections(&graded.grades);
     let (errors, error_files) = collector.messages(&graded.grades, Grade::Error, rank::ERROR);
@@ -219,11 +220,21 @@ impl Collector<'_, '_> {
             let body = line.trim();
             let listed = self.graded.grades[i] == Grade::Error && !self.is_message(i)
                 || body.starts_with(['✕', '✗', '✖', '×', '✘', '●']);
-            // `FAIL src/a.test.js`: a file whose failures are told.
-            let file = || body.strip_prefix("FAIL ").is_some_and(|file| places.contains(file.trim()));
+            // `FAIL src/a.test.js`, `❯ src/a.test.js (16 tests | 1 failed) 9ms`: a file whose failures are told.
+            let file = || file_of_failures(body).is_some_and(|file| places.contains(file));
+            let listed = listed || body.starts_with('❯');
             if listed && !self.inside[i] && (file() || failed::name_in(body).is_some_and(|name| all.contains(name))) {
                 self.taken[i] = true;
             }
+        }
+    }
+
+    /// pytest's `E   KeyError: 'a'` right above `a.py:7: KeyError: 'a'`: the second one says it all.
+    fn told_with_their_place(&mut self) {
+        for at in 1..self.lines.len() {
+            let said = self.lines[at - 1].strip_prefix("E   ").map(str::trim).filter(|said| !said.is_empty());
+            let place = said.and_then(|said| self.lines[at].strip_suffix(said)?.strip_suffix(": "));
+            self.taken[at - 1] |= place.is_some_and(|before| place_alone(before));
         }
     }
 
@@ -344,6 +355,7 @@ impl Collector<'_, '_> {
                 (family, *alike)
             })
             .collect();
+        let commonest = families.values().copied().max().unwrap_or(0);
         let mut order: Vec<usize> = (0..all.len()).collect();
         order.sort_by_key(|&i| (if families[&nth[i].0] <= ALIKE { 0 } else { nth[i].1 }, i));
         let (mut first, mut late) = (0, 0);
@@ -366,7 +378,9 @@ impl Collector<'_, '_> {
                 () if early || at_end => rank,
                 // The one real error among hundreds of remarks on style.
                 () if grade == Grade::Error && families[&nth[i].0] * 10 <= all.len() => rank::RARE,
-                () if grade == Grade::Error => rank::MORE,
+                // Of two kinds the rarer one says more: the fortieth unused variable waits for the tenth name that is not defined.
+                () if grade == Grade::Error && families[&nth[i].0] < commonest => rank::MORE,
+                () if grade == Grade::Error => rank::MORE - 1,
                 () => rank - 20,
             };
             self.message(message, rank);
@@ -401,7 +415,8 @@ impl Collector<'_, '_> {
         self.take(i, rank);
         let joined = self.joined.get(&i);
         let graded = self.graded;
-        let needed = graded.grades[i] == Grade::Error && rank >= rank::MORE && rank != rank::LAST && !self.inside[i];
+        let needed =
+            graded.grades[i] == Grade::Error && rank >= rank::MORE - 1 && rank != rank::LAST && !self.inside[i];
         let Some(piece) = self.draft.pieces.last_mut().filter(|p| p.line == i) else { return };
         if let Some(place) = joined {
             piece.text = format!("{place}: {}", message::without_place(&piece.text));
@@ -504,6 +519,20 @@ impl Collector<'_, '_> {
             self.take(i, rank::ODD);
         }
     }
+}
+
+/// The file that a line of a test runner's list says to have failed.
+pub(super) fn file_of_failures(line: &str) -> Option<&str> {
+    if let Some(file) = line.strip_prefix("FAIL ") {
+        return Some(file.trim());
+    }
+    let (file, count) = line.strip_prefix('❯')?.trim().split_once(" (")?;
+    (count.contains(" failed") && !file.contains(' ')).then_some(file)
+}
+
+/// Whether a text is a place and nothing else.
+fn place_alone(text: &str) -> bool {
+    place(text).is_some_and(|found| found.whole == text)
 }
 
 /// Further places of a message, each whole, on lines that nothing cuts.

@@ -267,7 +267,7 @@ pub(super) async fn count(
     let Some(own) = counters.of_file(upstream, &model.id, path, template, Duration::ZERO).await else { return };
     let messages = json!([{"role": "user", "content": "How many tokens is this?\n\n1234567 é 北京"}]);
     let request = json!({"model": model.id, "messages": messages}).to_string();
-    own.total(upstream, &request.into(), 0).await;
+    own.total(upstream, &request.into(), 0, u32::MAX).await;
     if let Some((ours, theirs)) = own.take_mismatch() {
         let message = format!(
             "{}: the same request has {ours} tokens by the model's own vocabulary and template, and {theirs} by the server: it \
