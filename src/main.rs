@@ -523,11 +523,16 @@ fn compact(config: &Config, id: &str, focus: Option<String>, dry: bool, json: bo
     }
     let tokens = |key: &str| answer[key].as_u64().map_or("?".into(), |n| grouped(n as u32));
     let id = answer["conversation"].as_str().unwrap_or(id);
-    let mut page = format!("{id}: {} -> {} tokens\n", tokens("before"), tokens("after"));
-    if dry {
+    let (before, after) = (tokens("before"), tokens("after"));
+    let page = if dry {
         let again = tokens("evaluated_again");
-        page += &format!("Nothing was changed. The next request would evaluate {again} tokens again.\n");
-    }
+        format!(
+            "{id}: nothing was changed, this is the price\nthe prompt would be {after} tokens, after {before} tokens\n\
+             the server would read {again} tokens again with the next request\n"
+        )
+    } else {
+        format!("{id}: folded\nthe prompt is {after} tokens, after {before} tokens\n")
+    };
     out(&format!("{page}\n{}\n", answer["brief"].as_str().unwrap_or("")))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -139,7 +139,7 @@ pub(super) fn one(seen: &Value, paint: Paint, now: i64) -> String {
     );
     page += &gauge(seen, paint);
     page += &section(
-        "Largest messages, as the model sees them (tokens are estimates)",
+        "Largest messages, the first five, as the model sees them (tokens are estimates)",
         seen["largest"].as_array(),
         paint,
         largest_line,
@@ -267,14 +267,24 @@ fn largest_line(message: &Value) -> String {
     let words = call.or(message["words"].as_str()).unwrap_or("");
     let words: String = plain::line(words).chars().take(60).collect();
     let at = message["at"].as_u64().unwrap_or(0);
-    format!("  {at:>5}  {:<10}{:>9}  {words}", text(&message["role"]), tokens(&message["view_tokens"]))
+    // The words of the legend above.
+    let who = match message["role"].as_str() {
+        Some("user") => "you".into(),
+        Some("tool") => "result".into(),
+        _ => text(&message["role"]),
+    };
+    format!("  {at:>5}  {who:<10}{:>9}  {words}", tokens(&message["view_tokens"]))
 }
 
 /// What each of the newest requests added.
 fn turns(seen: &Value, paint: Paint, now: i64) -> String {
     let Some(all) = seen["requests"].as_array().filter(|requests| !requests.is_empty()) else { return String::new() };
     let newest = &all[all.len().saturating_sub(TURNS)..];
-    let mut page = format!("\n{}\n", paint.bold(&format!("Requests ({} in all)", all.len())));
+    let told = match all.len() - newest.len() {
+        0 => format!("Requests ({} in all)", all.len()),
+        _ => format!("Requests (the last {} of {})", newest.len(), all.len()),
+    };
+    let mut page = format!("\n{}\n", paint.bold(&told));
     page += &paint
         .soft(&format!("  {:<16}{:>9}{:>9}{:>9}{:>9}{:>9}\n", "WHEN", "PROMPT", "ADDED", "CACHED", "OUT", "SECONDS"));
     for turn in newest {
@@ -321,6 +331,9 @@ fn done(seen: &Value, paint: Paint, now: i64) -> String {
     }
     for (kind, n) in did["warnings"].as_object().into_iter().flatten().filter(|(_, n)| n.as_u64() > Some(0)) {
         page += &paint.severity(Some("yellow"), &format!("  warning: {} {}\n", tokens(n), kind.replace('_', " ")));
+    }
+    if rewrites.len() > REWRITES {
+        page += &format!("  {}\n", paint.soft(&format!("the last {REWRITES} of {}:", rewrites.len())));
     }
     for event in &rewrites[rewrites.len().saturating_sub(REWRITES)..] {
         let data = &event["data"];

@@ -482,7 +482,7 @@ def requests(browser, session, shots):
     browser.until("both as JSON", "return document.querySelectorAll('#sides pre').length === 2")
     # It is sent again with another line: both answers stand beside each other, and nothing of it is kept.
     kept, newest = session.edits(), events[-1]["id"]
-    browser.click("Send again…")
+    browser.click("Try a change…")
     browser.until("the form", "const radio = document.querySelector('#again [value=line]'); radio?.click(); return !!radio")
     browser.until("the line", "return !!document.querySelector('#again [name=line]')")
     typed(browser, "#again [name=line]", "30")

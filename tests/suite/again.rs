@@ -18,7 +18,7 @@ fn folded(fake: &Fake) -> (TestProxy, String, usize) {
             let messages = sent.value()["messages"].as_array().unwrap().len() - 1;
             // What the reply cost is kept behind it, in a commit of its own.
             proxy.eventually(&format!("/windowsill/conversations/{id}"), |row| {
-                row["state"]["messages"] == messages && row["spend"]["rewrites"] == 1
+                row["state"]["messages"] == messages && row["state"]["spend"]["rewrites"] == 1
             });
             return (proxy, id, messages);
         }

@@ -3,7 +3,7 @@
 import { html, useState } from "./lib.js";
 import { post } from "./api.js";
 import { useData, useFocusKept, Ago, Card, Copy, Scroll, Wrong } from "./use.js";
-import { count, percent, plural, bytes, seconds } from "./format.js";
+import { count, percent, phase, plural, program, bytes, seconds } from "./format.js";
 import { Thin } from "./strip.js";
 
 const MINUTE = 60 * 1000;
@@ -75,11 +75,11 @@ function Line({ row, failed }) {
   const wrong = failed && failed.time_ms > row.updated_ms ? failed : null;
   return html`<tr class=${wrong ? "failed" : ""}>
     <td>${live && html`<span class="lately" title="had a request in the last ten minutes">● </span>`}${row.starred && html`<span class="star" title="starred">★ </span>`}<a href=${`#/c/${encodeURIComponent(row.id)}`}>${row.title || row.id}</a>
-      <span class="soft under">${[row.state?.whose?.client, row.parent && `branched off ${row.parent.conversation}`, row.helper && "a client's helper"].filter(Boolean).join(" · ")}${wrong && html`<b class="red"> failed: ${wrong.data.status}${wrong.data.code ? `, ${wrong.data.code}` : ""}</b>`}</span></td>
+      <span class="soft under">${[program(row.state), row.parent && `branched off ${row.parent.conversation}`, row.helper && "a client's helper"].filter(Boolean).join(" · ")}${wrong && html`<b class="red"> failed: ${wrong.data.status}${wrong.data.code ? `, ${wrong.data.code}` : ""}</b>`}</span></td>
     <td class="optional">${row.model}</td><td><${Thin} state=${row.state} /></td>
     <td class="num">${row.severity ? html`<span class=${row.severity}>${percent(pressure)}</span>` : "–"}</td>
     <td class="num optional">${cached}</td><td class="num optional">${count(row.messages)}</td>
-    <td class="num optional">${spend?.rewrites > 0 ? count(spend.rewrites) : "–"}</td><td>${row.under_way ? html`<span class="green">under way, <${Ago} ms=${row.under_way.since_ms} /></span>` : html`<${Ago} ms=${row.updated_ms} />`}</td></tr>`;
+    <td class="num optional">${row.rewrites > 0 ? count(row.rewrites) : "–"}</td><td>${row.under_way ? html`<span class="green">under way, <${Ago} ms=${row.under_way.since_ms} /></span><span class="soft under">${phase(row.under_way.phase)}</span>` : html`<${Ago} ms=${row.updated_ms} />`}</td></tr>`;
 }
 
 const HEAD = [["Title"], ["Model", "optional"], ["Window"], ["Full", "num"], ["From cache", "num optional"], ["Messages", "num optional"], ["Rewrites", "num optional"], ["Last request"]];
