@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tracing::info;
 use windowsill::config::{self, Config, Flags};
 use windowsill::plain;
-use windowsill::proxy::{App, Error, grouped};
+use windowsill::proxy::{App, Error};
 use windowsill::server;
 
 /// musl's own allocator maps memory and wakes other threads many times in each request, which then costs half as much again.
@@ -521,18 +521,7 @@ fn compact(config: &Config, id: &str, focus: Option<String>, dry: bool, json: bo
         out_json(&answer)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let tokens = |key: &str| answer[key].as_u64().map_or("?".into(), |n| grouped(n as u32));
-    let id = answer["conversation"].as_str().unwrap_or(id);
-    let (before, after) = (tokens("before"), tokens("after"));
-    let page = if dry {
-        let again = tokens("evaluated_again");
-        format!(
-            "{id}: nothing was changed, this is the price\nthe prompt would be {after} tokens, after {before} tokens\n\
-             the server would read {again} tokens again with the next request\n"
-        )
-    } else {
-        format!("{id}: folded\nthe prompt is {after} tokens, after {before} tokens\n")
-    };
+    let page = cli::pin::said(&answer, &cli::pin::How { next_break: false, dry_run: dry, json }, "folded");
     out(&format!("{page}\n{}\n", answer["brief"].as_str().unwrap_or("")))?;
     Ok(ExitCode::SUCCESS)
 }

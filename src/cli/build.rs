@@ -8,6 +8,7 @@ use windowsill::config::Config;
 use windowsill::plain;
 use windowsill::proxy::{Chosen, Record};
 
+use super::context::cut;
 use super::paint::tokens;
 use crate::{Failure, note, out, out_json};
 
@@ -103,7 +104,7 @@ fn in_brief(part: &Value) -> &'static str {
 /// A turn or a step in one line.
 fn row(name: &str, part: &Value, more: &str) -> String {
     let range = format!("{}-{}", part["from"], part["to"].as_u64().unwrap_or(1).saturating_sub(1));
-    let words: String = plain::line(part["words"].as_str().unwrap_or("")).chars().take(70).collect();
+    let words = cut(&plain::line(part["words"].as_str().unwrap_or("")), Some(70));
     format!("{name:>8}{range:>12}{:>10}  {words}{more}\n", tokens(&part["tokens"]))
 }
 

@@ -39,16 +39,16 @@ pub(crate) struct Unpin {
 }
 
 #[derive(Args)]
-pub(super) struct How {
+pub(crate) struct How {
     /// Wait until the prompt is rewritten anyway: nothing is evaluated again for it.
     #[arg(long)]
-    pub(super) next_break: bool,
+    pub(crate) next_break: bool,
     /// Only say what it would cost.
     #[arg(long)]
-    pub(super) dry_run: bool,
+    pub(crate) dry_run: bool,
     /// Print JSON.
     #[arg(long)]
-    pub(super) json: bool,
+    pub(crate) json: bool,
 }
 
 impl How {
@@ -116,7 +116,8 @@ pub(super) fn told(answer: &Value, how: &How, done: &str) -> Result<ExitCode, Fa
     Ok(ExitCode::SUCCESS)
 }
 
-fn said(answer: &Value, how: &How, done: &str) -> String {
+/// What [`told`] prints.
+pub(crate) fn said(answer: &Value, how: &How, done: &str) -> String {
     let id = plain::line(answer["conversation"].as_str().unwrap_or(""));
     let about = if answer["counted"] == false { "about " } else { "" };
     let size = |key: &str| format!("{about}{} tokens", tokens(&answer[key]));
@@ -157,7 +158,11 @@ fn listed(pins: &Value) -> String {
         let stands = pin["stands"].as_str().unwrap_or("-");
         page += &format!("{number:>4}{:>8}  {stands:<10}{at:<9}{text}\n", tokens(&pin["tokens"]));
     }
-    page + &format!("{} tokens of at most {}\n", tokens(&pins["tokens"]), tokens(&pins["most"]))
+    page + &format!(
+        "{} tokens, with the words around them, of at most {}\n",
+        tokens(&pins["tokens"]),
+        tokens(&pins["most"])
+    )
 }
 
 #[cfg(test)]

@@ -343,6 +343,8 @@ fn doctor_knows_that_the_running_windowsill_has_a_model() {
     let problems = told["problems"].as_array().unwrap();
     let of_servers = |p: &&Value| p["message"].as_str().unwrap().contains("no inference server was found");
     assert_eq!(problems.iter().find(of_servers), None, "{told}");
+    let running = problems.iter().find(|p| p["message"].as_str().unwrap().contains("a windowsill is running")).unwrap();
+    assert!(running["message"].as_str().unwrap().contains(&format!("at {}", fake.url())), "{running}");
     // A server may listen where every machine has one.
     if told["servers"].as_array().unwrap().is_empty() {
         let note = problems.iter().find(|p| p["message"].as_str().unwrap().contains("serves test-model")).unwrap();

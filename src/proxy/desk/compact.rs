@@ -18,7 +18,7 @@ use crate::config::Resolved;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Tokens};
 use crate::plan::reason::AskedBy;
-use crate::plan::{Action, Because, Counting, Facts, Plan, Regions, Strategy};
+use crate::plan::{Action, Because, Counting, Facts, Lines, Plan, Regions, Strategy};
 use crate::proxy::state::gauge::{reasons, regions};
 use crate::proxy::state::live::Unmade;
 use crate::proxy::state::standing::{Held, Standing, held, standing_of};
@@ -28,7 +28,7 @@ use crate::proxy::turn::brief::{Ask, ask_for_brief, folded, is_asked, left_out};
 use crate::proxy::turn::save::{depth, rounded};
 use crate::proxy::turn::situation::{Situation, of_record};
 use crate::proxy::turn::steering::{focused, nothing};
-use crate::proxy::{App, Error, aside};
+use crate::proxy::{App, Error, aside, grouped};
 use crate::store::{Batch, ConversationRow, ConversationUpdate, Event};
 use crate::summarizer::Wanted;
 use crate::upstream::ChatOptions;
@@ -271,7 +271,7 @@ async fn fold_now(app: &App, ground: &Ground, fold: &Fold<'_>, started: Instant)
     let because = fold.plan.because.clone();
     let done = json!({
         "conversation": ground.row.id, "before": price.before, "after": price.after,
-        "counted": price.counted, "written_by_a_model": written.is_some(),
+        "evaluated_again": price.again, "counted": price.counted, "written_by_a_model": written.is_some(),
         "because": reasons(&because, price.before, price.after), "brief": view.brief().map(str::to_owned),
     });
     let asked = Asked { action: "summarize", because, focus: fold.focus, started };
@@ -440,7 +440,7 @@ pub(in crate::proxy) async fn record_view(
     if state.is_object() {
         gauge.write(&mut state);
         // Why nothing was done to the prompt of the last request says nothing of this one.
-        state["waits"] = json!([]);
+        state["waits"] = json!(undecided(ground, price.after));
     }
     let now_ms = now_ms();
     let event = Event { now_ms, conversation: Some(row.id.clone()), kind: "context_compaction".into(), data };
@@ -451,6 +451,15 @@ pub(in crate::proxy) async fn record_view(
     // What was made ahead was made for the view before.
     app.lives.with(&row.id, |live| (live.work.ahead, live.work.brief, live.work.draft) = (None, None, None));
     Ok(())
+}
+
+/// That a prompt which a person changed is past a line, and what comes of it: no request was planned with it yet.
+fn undecided(ground: &Ground, prompt: Tokens) -> Option<[String; 1]> {
+    let line = Lines::of(&ground.facts, &ground.policy().policy).fold_at;
+    (prompt > line).then(|| {
+        let line = grouped(line);
+        [format!("You changed the prompt, and it has passed the {line} tokens from which it is folded: the next request decides.")]
+    })
 }
 
 /// A conversation as the record has it, for a change of something about it.

@@ -129,7 +129,6 @@ fn insight_in(store: &Store, row: &ConversationRow, config: &Config) -> Result<V
     out["guardrails"] = guardrails(&events);
     out["books"] = crate::proxy::turn::guard::books_json(&row.state, &config.ceiling, busy(&events));
     out["rewrites"] = json!(rewrites::told(&events));
-    out["last_request_ms"] = json!(turns.last().map(|turn| turn["time_ms"].clone()));
     out["advice"] = json!(advice(&out, &events, turns.len()));
     let adds = grows_by(&turns);
     out["grows_by"] = json!(adds);
@@ -404,7 +403,7 @@ fn advice(seen: &Value, events: &[EventRow], turns: usize) -> Vec<Value> {
     let is_summary = |e: &&EventRow| e.kind == "not_summarized" || role_is(e, "summary") && e.data["used"] == true;
     if let Some(event) = events.iter().rev().find(is_summary).filter(|e| e.kind == "not_summarized") {
         let why = event.data["because"].as_str().unwrap_or("");
-        say(format!("the last time it was not summarized by a model: {why}"), "summary_model");
+        say(format!("no model wrote the last brief: {why}"), "summary_model");
     }
     let unread = events.iter().filter(|e| e.kind == "recall" && e.data["outcome"] != "found").count();
     if unread >= 3 {

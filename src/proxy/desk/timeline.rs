@@ -203,8 +203,11 @@ pub(in crate::proxy) fn line(node: &NodeRow, view: &View) -> Value {
 /// What became of a message, in one word.
 pub(in crate::proxy) fn became(view: &View, at: usize, role: &str) -> &'static str {
     match view.edits.iter().find(|edit| stands_at(edit, at)) {
-        None if view.edits.iter().any(|edit| carries(edit, at, role)) => "carries",
-        None => "same",
+        None => match view.edits.iter().find(|edit| carries(edit, at, role)) {
+            Some(Edit::Fold { from, to, .. }) if from < to => "with_brief",
+            Some(_) => "with_pins",
+            None => "same",
+        },
         Some(Edit::Fold { .. }) => "folded",
         Some(Edit::Text { rule, .. } | Edit::Arguments { rule, .. }) => word(*rule),
         Some(Edit::Recalled { .. }) => "recalled",

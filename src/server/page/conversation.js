@@ -82,7 +82,7 @@ function Failed({ id }) {
 function Rewrites({ seen }) {
   const list = [...seen.rewrites].reverse().slice(0, 30);
   const missed = [["file", "of a file"], ["query", "by the same query"], ["recall", "by recall"]].filter(([kind]) => seen.state.missed?.[kind]).map(([kind, name]) => `${count(seen.state.missed[kind])} ${name}`);
-  return html`<${Card} title="Rewrites" small=${`${count(seen.did.compactions)}, ${count(seen.did.freed_tokens)} tokens freed`}>
+  return html`<${Card} title="Rewrites" small=${`${count(seen.did.compactions)} freed ${count(seen.did.freed_tokens)} tokens`}>
     ${list.length ? html`<ul class="plain">${list.map(({ id, time_ms, data, undone, told }) => html`<li key=${id}><details><summary>${told}${undone && " (undone)"} <span class="soft">· <${Ago} ms=${time_ms} /></span></summary>
       ${data.focus && html`<p class="why">Its focus: <i>${data.focus}</i></p>`}
       <ul class="plain">${(data.because ?? []).map((why) => html`<li key=${why}>${grouped(why)}</li>`)}</ul></details></li>`)}</ul>`
@@ -100,7 +100,7 @@ function Guardrails({ seen }) {
   const paid = [cost !== null && `cost ${cost.toFixed(2)}`, energy !== null && `${energy.toFixed(1)} Wh`].filter(Boolean).join(" · ");
   return html`<${Card} title="Guardrails" small=${paid} id="guardrails"><ul class="plain">
     ${ceilings.map((c) => html`<li key=${c.key}><code>${c.key}</code> ${count(c.spent)} of ${count(c.most)} <span class=${`badge ${severity(c.share)}`}>${percent(c.share)}</span></li>`)}
-    ${seen.guardrails.map((event) => html`<li key=${`${event.time_ms} ${event.what}`}>${event.what}<span class="soft"> · <${Ago} ms=${event.time_ms} /></span></li>`)}</ul><//>`;
+    ${seen.guardrails.map((event) => html`<li key=${`${event.time_ms} ${event.what}`}>${grouped(event.what)}<span class="soft"> · <${Ago} ms=${event.time_ms} /></span></li>`)}</ul><//>`;
 }
 
 function Shown({ words }) {
@@ -132,7 +132,7 @@ function Panel({ id, at, pins, changed, leave }) {
   return shell(html`<button type="button" class="btn leave" onclick=${leave} aria-label="Close the message">✕</button>
     <h2>Message ${m.at} · ${WHO[m.role] ?? m.role} <small>· about ${count(m.tokens)} tokens</small></h2>
     ${m.edits.length === 0 && html`<p class="why">The model sees it as it is.</p>`}
-    ${m.edits.map((edit, n) => html`<div key=${`${m.at} ${n}`}><p class="why">${edit.why} · about ${count(edit.tokens)} tokens${edit.record && html`<${Original} record=${edit.record} />`}</p>
+    ${m.edits.map((edit, n) => html`<div key=${`${m.at} ${n}`}><p class="why">${edit.why} ${["folded", "carried"].includes(edit.kind) ? "The brief takes" : "It takes"} about ${count(edit.tokens)} tokens in the prompt.${edit.record && html`<${Original} record=${edit.record} />`}</p>
       ${edit.kind === "recalled" && html`<${Useful} id=${id} at=${m.at} edit=${edit} changed=${again} />`}
       <details open=${edit.kind !== "folded"}><summary>${edit.kind === "folded" ? `The brief of messages ${edit.from}–${edit.to - 1}` : edit.kind === "carried" ? (edit.from < edit.to ? "The brief behind it" : "What is pinned, behind it") : edit.kind === "recalled" ? "What came back behind it" : "What the model sees"}</summary><${Shown} words=${edit.text} /></details></div>`)}
     <details open key=${m.at}><summary>${m.edits.length ? "The original, word for word" : "Its words"}</summary><${Shown} words=${m.text} /></details>
@@ -181,7 +181,7 @@ export function Conversation({ id, goto, title }) {
     ${insightError && !seen && html`<section class="card"><${Wrong} error=${insightError} /></section>`}
     ${!seen && !insightError && html`<p class="soft">adding up …</p>`}
     ${seen && html`<div class="title"><h1>${seen.title || seen.id}</h1><${Actions} seen=${both} changed=${changed} sent=${() => open(html`<${Sides} id=${seen.id} model=${seen.model} />`)} /></div>
-      <p class="sub">${[program(seen.state), seen.model, plural(seen.messages, "message")].filter(Boolean).join(" · ")} · begun <${Ago} ms=${seen.created_ms} />${seen.requests.length > 0 && html` · last request <${Ago} ms=${seen.last_request_ms ?? seen.updated_ms} />`}
+      <p class="sub">${[program(seen.state), seen.model, plural(seen.messages, "message")].filter(Boolean).join(" · ")} · begun <${Ago} ms=${seen.created_ms} />${seen.requests.length > 0 && html` · last request <${Ago} ms=${seen.last_request_ms} />`}
         ${seen.state.task && ` · task ${seen.state.task}`}${seen.parent && html` · branched off <a href=${`#/c/${encodeURIComponent(seen.parent.conversation)}`}>${seen.parent.conversation}</a>`} · <code>${seen.id}</code> <${Copy} text=${seen.id} /> <${House} seen=${seen} changed=${changed} /></p>
       <${Failed} id=${seen.id} /><section class="card gauge"><${Meter} seen=${seen} /><${Strip} seen=${seen} /><${Waits} seen=${seen} /></section>`}
     <div class="grid"><section class="card"><h2>History</h2><${Search} id=${id} show=${show} /><${Filters} begun=${begun} tools=${(seen?.tools?.called ?? []).map((tool) => tool.name)} change=${sift} found=${fitting?.told} /><div class="heads" aria-hidden="true"><span>What the client has${seen ? ` · about ${count(seen.client_tokens)} tokens` : ""}</span><span>What the model sees${seen ? ` · ${about(seen.state)}${count(seen.state.prompt_tokens)} tokens` : ""}</span></div>

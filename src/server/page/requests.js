@@ -4,7 +4,7 @@ import { html, useMemo, useState, useEffect } from "./lib.js";
 import { useData, useFocusKept, Ago, Card, Scroll, Wrong, open } from "./use.js";
 import { Sides } from "./sides.js";
 import { get, listen } from "./api.js";
-import { PHASES, count, percent, phase, program, seconds, clock, rewritten } from "./format.js";
+import { PHASES, count, percent, phase, plural, program, seconds, clock, rewritten } from "./format.js";
 
 const KEPT = 300;
 const KINDS = ["model_usage", "request_failed"];
@@ -52,7 +52,7 @@ const ALWAYS = ["prefill", "thinking", "answer"];
 function Detail({ event, columns }) {
   const d = event.data;
   const evaluated = d.evaluated_tokens ?? (d.prompt_tokens != null && d.cached_tokens != null ? d.prompt_tokens - d.cached_tokens : null);
-  const words = (phase) => (phase.name === "prefill" && evaluated !== null ? `${phase.words}: ${count(evaluated)} tokens new, ${count(d.cached_tokens ?? 0)} from the cache` : phase.words);
+  const words = (phase) => (phase.name === "prefill" && evaluated !== null ? `${phase.words}: ${plural(evaluated, "token")} new, ${count(d.cached_tokens ?? 0)} from the cache` : phase.words);
   const sides = () => open(html`<${Sides} key=${event.id} id=${event.conversation} model=${d.model} messages=${d.messages} />`);
   return html`<tr class="detail"><td colspan=${columns}><ul class="legend phases">${phases(d).filter((phase) => phase.ms >= 50 || (phase.ms > 0 && ALWAYS.includes(phase.name))).map((phase) => html`<li key=${phase.name}><b class=${`p-${phase.name}`}></b>${words(phase)} <em>${seconds(phase.ms / 1000)}</em></li>`)}</ul>
     ${d.upstream && html`<span class="soft">${d.upstream} · </span>`}${d.messages > 0 && d.role === "main" && html`<button type="button" class="copy" onclick=${sides}>Received and sent…</button>`}</td></tr>`;

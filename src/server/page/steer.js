@@ -167,7 +167,7 @@ export function ListSteps({ id, message, changed }) {
   const name = (verb) => `${verb} message ${at}`;
   const step = (verb, path, explain) => html`<button type="button" class="copy" key=${verb} aria-label=${name(verb)} onclick=${() => ask(name(verb), of(id, path), { message: at }, { verb, changed, explain })}>${verb}…</button>`;
   return html`<span class="steps">${role === "tool" && became === "same" && [step("Preview", "/evict", PREVIEWED), " ", step("Clear", "/clear", CLEARED)]}
-    ${!["same", "folded", "recalled", "carries"].includes(became) && step("Restore", "/restore", RESTORED)}</span>`;
+    ${!["same", "folded", "recalled", "with_brief", "with_pins"].includes(became) && step("Restore", "/restore", RESTORED)}</span>`;
 }
 
 const PREVIEWED = "The lines that matter stay; the original can be recalled.";

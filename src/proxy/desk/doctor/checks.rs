@@ -388,7 +388,11 @@ async fn servers_of_ours(config: &Config) -> String {
     let mut servers: Vec<String> = Vec::new();
     for entry in told["models"].as_array().into_iter().flatten() {
         let text = |key: &str| crate::plain::line(entry[key].as_str().unwrap_or("")).into_owned();
-        let at = if entry["url"].is_string() { format!(" at {}", text("url")) } else { String::new() };
+        let at = if entry["url"].as_str().is_some_and(|url| url.starts_with("http")) {
+            format!(" at {}", text("url"))
+        } else {
+            String::new()
+        };
         let server = format!(
             "{}{at}{}",
             text("upstream"),
