@@ -5,6 +5,7 @@
 
 mod admission;
 mod again;
+mod agree;
 mod answers;
 mod apart;
 mod ask;

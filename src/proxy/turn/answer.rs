@@ -80,6 +80,13 @@ pub(super) async fn relay(
     Ok(response)
 }
 
+/// Whether an event holds a word of the model, a thought or a call.
+fn says_something(event: &Event) -> bool {
+    let mut reported = Reported::default();
+    reported.hear(&event.says);
+    reported.spoke.or(reported.thought).is_some()
+}
+
 /// A request whose reply is passed on.
 struct Passed<'a> {
     app: &'a Arc<App>,
@@ -92,6 +99,19 @@ struct Passed<'a> {
 impl Passed<'_> {
     /// A stream that is accounted for at its end; or, where tools of ours may be called, answered in between.
     fn streamed(self, body: Content) -> BoxStream<'static, Event> {
+        let (lives, id, mut begun) = (Arc::clone(&self.app.lives), self.prepared.id.clone(), false);
+        let taken = self.taken(body);
+        let seen = taken.inspect(move |event| {
+            if !begun && says_something(event) {
+                begun = true;
+                lives.is_at(&id, "answer");
+            }
+        });
+        seen.boxed()
+    }
+
+    /// The same, where nobody looks at how far it is.
+    fn taken(self, body: Content) -> BoxStream<'static, Event> {
         if self.prepared.request.changes_tools() {
             return streamed(body.events(), Taker::Answering(Box::new(self.answering())));
         }

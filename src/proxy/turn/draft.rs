@@ -91,7 +91,9 @@ async fn fitted(
         draft.go_with(ours, tools);
         if draft.situation.attempt == Attempt::First {
             let asked = std::time::Instant::now();
+            app.lives.is_at(draft.situation.id(), "brief");
             ask_models(app, draft, &plan, window).boxed().await;
+            app.lives.is_at(draft.situation.id(), "planned");
             draft.wrote += asked.elapsed();
         }
         let Applied { view, originals } = applied(app, draft, fitting.facts(), &plan)?;
@@ -233,8 +235,7 @@ fn cannot_fit(_app: &App, draft: &Draft<'_>, window: Tokens, after: &Regions, li
     let error = Error::cannot_fit(&draft.request.model, window, source, after, limit);
     match draft.wanted.paused {
         true => error.with_hint(
-            "somebody stopped the rewriting of this conversation: take it up again on the page at `/`, or with \
-             {\"on\": true} to …/rewriting",
+            "somebody stopped the rewriting of this conversation: take it up again on the page, or with `windowsill unpause ID`",
         ),
         false => error,
     }

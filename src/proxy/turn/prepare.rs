@@ -65,6 +65,13 @@ pub(in crate::proxy) async fn prepare(
     if upstream.kind() == Some(Kind::Ollama) {
         request.takes_functions_for_tools();
     }
+    let preparing = (attempt == Attempt::First).then(|| app.lives.prepare(situation.id()));
+    let is_at = |phase| {
+        if attempt != Attempt::DryRun {
+            app.lives.is_at(situation.id(), phase);
+        }
+    };
+    is_at("counted");
     Stage::Head.begins(situation.id());
     let mut head = head(app, &situation, &mut request)?;
     // Only now: the record holds the messages as they came, and the next model may take more.
@@ -73,6 +80,7 @@ pub(in crate::proxy) async fn prepare(
     let Measured { mut draft, facts, sureness, wishes } = measured(app, &situation, &head, request).boxed().await;
     let counted = began.elapsed();
     Stage::Planned.begins(situation.id());
+    is_at("planned");
     let planned = match planned(app, &mut draft, facts, sureness, &head).boxed().await {
         Err(refused) if refused.is_too_long() && attempt == Attempt::First && !sureness.is_exact() => {
             let (facts, sureness) = uncounted(app, &draft, false);
@@ -96,6 +104,7 @@ pub(in crate::proxy) async fn prepare(
     prepared.made.view_changed &= !is_whole(&prepared);
     let planned = began.elapsed().saturating_sub(counted + brief);
     prepared.sending.phases = Phases { counted, planned, brief, ..Phases::default() };
+    prepared.sending.preparing = preparing;
     gauge::settle(&app.measure, &mut prepared, attempt);
     debug!(key = %prepared.key, because = ?prepared.told.because, "prepared");
     Ok(prepared)
