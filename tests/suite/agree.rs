@@ -78,7 +78,12 @@ fn a_fold_that_no_model_writes_has_no_price_of_writing() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
     fake.set(|s| s.summary = String::new());
     let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
-    let (id, other) = (begun(&proxy, &talk("garden")), begun(&proxy, &talk("shed")));
+    let mut shed = chat().system("You paint sheds.").user("Which paint is best for a shed?");
+    for n in 40..45 {
+        shed = shed.assistant(&prose(n, 800)).user(&format!("And coat {n}?"));
+    }
+    let (id, other) = (begun(&proxy, &talk("garden")), begun(&proxy, &shed));
+    assert_ne!(id, other);
     let price = |id: &str, more: &Value| ask(&proxy, id, "compact", more).ok().json();
     let first = price(&id, &json!({"dry_run": true}));
     assert!(first["brief_reads"].as_u64() > Some(0) && first["brief"].is_null(), "{first}");
