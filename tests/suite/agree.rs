@@ -78,7 +78,12 @@ fn a_fold_that_no_model_writes_has_no_price_of_writing() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
     fake.set(|s| s.summary = String::new());
     let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
-    let (id, other) = (begun(&proxy, &talk("garden")), begun(&proxy, &talk("shed")));
+    let mut shed = chat().system("You paint sheds.").user("Which paint is best for a shed?");
+    for n in 40..45 {
+        shed = shed.assistant(&prose(n, 800)).user(&format!("And coat {n}?"));
+    }
+    let (id, other) = (begun(&proxy, &talk("garden")), begun(&proxy, &shed));
+    assert_ne!(id, other);
     let price = |id: &str, more: &Value| ask(&proxy, id, "compact", more).ok().json();
     let first = price(&id, &json!({"dry_run": true}));
     assert!(first["brief_reads"].as_u64() > Some(0) && first["brief"].is_null(), "{first}");
@@ -204,4 +209,46 @@ fn errors_about_ids_say_which_are_meant_and_speak_to_people() {
     let out = proxy.cli(&["undo", "nope"]);
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(said.contains("no conversation `nope`") && said.contains("hint: "), "{said}");
+}
+
+/// The first count of a brief is of another time than that of what is put in front of it: the server counts more by now.
+#[test]
+fn a_pin_leaves_the_count_of_the_brief_behind_it() {
+    let fake = Fake::start(Kind::OpenAi, 4096);
+    let percent = Arc::new(AtomicU64::new(170));
+    let told = Arc::clone(&percent);
+    fake.script(move |seen| {
+        if !seen.is_main() {
+            return Play::Usual;
+        }
+        let prompt = u64::from(tokens(&seen.json())) * told.load(Ordering::Relaxed) / 100;
+        let message = json!({"role": "assistant", "content": "Yes."});
+        Play::Json(
+            200,
+            json!({"id": "x", "object": "chat.completion", "model": MODEL,
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": prompt, "completion_tokens": 2, "total_tokens": prompt + 2}}),
+        )
+    });
+    let toml = "[window]\nnum_ctx = 8192\n[context]\nbackground = false\nstrategy = \"truncate\"\n";
+    let proxy = TestProxy::with(&[fake.url()], toml);
+    let mut sent = talk("garden");
+    let id = begun(&proxy, &sent);
+    insight(&proxy, &id, has_requests(1));
+    ask(&proxy, &id, "compact", &json!({})).ok();
+    for (n, counted) in [170, 100, 100].into_iter().enumerate() {
+        percent.store(counted, Ordering::Relaxed);
+        sent = sent.assistant("Yes.").user(&prose(60 + n as u64, 1_500));
+        begun(&proxy, &sent);
+        insight(&proxy, &id, has_requests(n + 2));
+    }
+    let region = |seen: &Value, name: &str| seen["state"]["regions"][name].as_i64().unwrap();
+    let before = insight(&proxy, &id, |_| true);
+    assert!(region(&before, "brief") > 100, "{before}");
+    let price = ask(&proxy, &id, "pins", &json!({"text": RULE})).ok().json();
+    let after = insight(&proxy, &id, |_| true);
+    let grown = price["after"].as_i64().unwrap() - price["before"].as_i64().unwrap();
+    let of = |name: &str| region(&after, name) - region(&before, name);
+    assert!(of("brief") > 0 && (of("brief") - grown).abs() <= 4, "brief {}, prompt {grown}", of("brief"));
+    assert!(of("history").abs() <= 4 && of("system") == 0, "history {}, system {}", of("history"), of("system"));
 }

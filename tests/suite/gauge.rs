@@ -129,6 +129,9 @@ impl Told {
         let brief = |seen: &Value| number(&seen["state"]["regions"]["brief"]);
         if what == "pins" {
             assert!(brief(&seen) > brief(&before), "a pin stands in front of the brief: {before} {seen}");
+            let history = |seen: &Value| number(&seen["state"]["regions"]["history"]);
+            let (was, is) = (history(&before), history(&seen));
+            assert!(was.abs_diff(is) <= 48 + was / 50, "a pin moves nothing else: {was} then {is}");
             let freed = |seen: &Value| number(&seen["did"]["freed_tokens"]);
             assert!(freed(&seen) <= freed(&before), "a pin frees nothing");
         }
