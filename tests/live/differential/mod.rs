@@ -62,12 +62,15 @@ fn worse(dialect: Dialect, url: &str, body: &Value, is_odd: bool, direct: &Reply
 }
 
 /// Whether windowsill keeps to something that the servers' own endpoints overlook: Ollama's templates leave out what a developer
-/// says, messages of one role in a row are one turn in Anthropic's API, and the model is told there that a call failed (`is_error`).
+/// says, messages of one role in a row are one turn in Anthropic's API, and the model is told there that a call failed (`is_error`)
+/// and what a search found.
 fn is_better_through(dialect: Dialect, body: &Value) -> bool {
     let all: Vec<&Value> = ["messages", "input"].iter().filter_map(|key| body[key].as_array()).flatten().collect();
     let in_a_row = all.windows(2).any(|two| two[0]["role"] == two[1]["role"]);
     let failed = |message: &&Value| {
-        message["content"].as_array().is_some_and(|blocks| blocks.iter().any(|block| block["is_error"] == true))
+        message["content"].as_array().is_some_and(|blocks| {
+            blocks.iter().any(|block| block["is_error"] == true || block["type"] == "search_result")
+        })
     };
     let better = in_a_row || all.iter().any(failed);
     dialect == Dialect::Messages && better || all.iter().any(|message| message["role"] == "developer")

@@ -230,7 +230,7 @@ impl Collector<'_, '_> {
         for at in 1..self.lines.len() {
             let said = self.lines[at - 1].strip_prefix("E   ").map(str::trim).filter(|said| !said.is_empty());
             let place = said.and_then(|said| self.lines[at].strip_suffix(said)?.strip_suffix(": "));
-            self.taken[at - 1] |= place.is_some_and(|before| place_alone(before));
+            self.taken[at - 1] |= place.is_some_and(place_alone);
         }
     }
 
