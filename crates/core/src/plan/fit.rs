@@ -75,10 +75,15 @@ pub struct Fitting<'a, M> {
     takes_all: bool,
     /// The margin where the last view was too long by the history's share alone: for where the usual one leaves nothing to plan.
     milder: Option<Tokens>,
-    /// Tokens of a count that may not be there.
-    doubt: Tokens,
-    /// The shortest view that fits the window without what is in doubt: for where nothing fits with it.
-    doubtful: Option<Made<M>>,
+    doubt: Doubt<M>,
+}
+
+/// What a count may be too high by.
+struct Doubt<M> {
+    /// Tokens of the counts that may not be there.
+    tokens: Tokens,
+    /// The shortest view that fits the window without them: for where nothing fits with them.
+    fits_without: Option<Made<M>>,
 }
 
 impl<'a, M> Fitting<'a, M> {
@@ -104,14 +109,13 @@ impl<'a, M> Fitting<'a, M> {
             at_least: false,
             takes_all: false,
             milder: None,
-            doubt: 0,
-            doubtful: None,
+            doubt: Doubt { tokens: 0, fits_without: None },
         }
     }
 
     /// Tells how many tokens of the next counts may not be there. No request is refused for those: its server knows.
     pub fn doubts(&mut self, tokens: Tokens) {
-        self.doubt = tokens;
+        self.doubt.tokens = tokens;
     }
 
     /// What the last plan was made by.
@@ -203,6 +207,8 @@ impl<'a, M> Fitting<'a, M> {
         self.ours = Ours { offered: false, may_come: false, done: 0, ..self.ours };
         self.facts = self.start.clone();
         (self.counted, self.refused, self.milder) = (0, None, None);
+        // It goes with those tools.
+        self.doubt.fits_without = None;
     }
 
     /// Plans, with less kept for the reply where nothing else gives way.
@@ -243,9 +249,10 @@ impl<'a, M> Fitting<'a, M> {
         self.milder = Some(left.saturating_sub(share - share / 20).max(least)).filter(|milder| *milder < facts.slack);
         if tokens <= most && self.shortest.as_ref().is_none_or(|other| tokens < other.tokens) {
             self.shortest = Some(made);
-        } else if tokens.saturating_sub(self.doubt) <= most && self.doubtful.as_ref().is_none_or(|d| tokens < d.tokens)
+        } else if tokens.saturating_sub(self.doubt.tokens) <= most
+            && self.doubt.fits_without.as_ref().is_none_or(|other| tokens < other.tokens)
         {
-            self.doubtful = Some(made);
+            self.doubt.fits_without = Some(made);
         }
         None
     }
@@ -256,7 +263,7 @@ impl<'a, M> Fitting<'a, M> {
     /// When nothing fits.
     pub fn end(self) -> Result<Made<M>, CannotFit> {
         let nothing = CannotFit { after: Regions::default(), limit: 0 };
-        self.shortest.or(self.doubtful).ok_or(self.refused.unwrap_or(nothing))
+        self.shortest.or(self.doubt.fits_without).ok_or(self.refused.unwrap_or(nothing))
     }
 
     /// A plan that changes nothing and is taken whatever it comes to: for a request that could not be planned.

@@ -19,12 +19,11 @@ const PLACES: usize = 60;
 /// How many distinct messages are remembered; a log of more has no one that stands out.
 const DISTINCT: usize = 3000;
 
-/// So many further places of a message are told on a line or two.
-const ALSO: usize = 12;
+/// So many further places of a message are told: each is an error to be mended, for a fifth of what another message takes.
+const ALSO: usize = 24;
 
-/// So few are named of a message that stands in most files, if those are more than `FEW`: it is about no place.
+/// So few are named of a message that has more: it is about no place.
 const ANYWHERE: usize = 2;
-const FEW: usize = 5;
 
 /// A line of places is no longer than this (bytes): no shorter form of a line cuts it.
 const PLACES_LINE: usize = 96;
@@ -56,7 +55,6 @@ pub(super) fn draft(graded: &Graded<'_>) -> Draft {
         inside: vec![false; graded.lines.len()],
         muted,
         joined: HashMap::new(),
-        files: 0,
         draft: &mut draft,
     };
     collector.failures(&failures);
@@ -109,8 +107,6 @@ struct Collector<'a, 't> {
     muted: std::ops::Range<usize>,
     /// Places of messages that stand on the line below.
     joined: HashMap<usize, String>,
-    /// Files that the messages are about.
-    files: usize,
     draft: &'a mut Draft,
 }
 
@@ -234,7 +230,7 @@ impl Collector<'_, '_> {
         for at in 1..self.lines.len() {
             let said = self.lines[at - 1].strip_prefix("E   ").map(str::trim).filter(|said| !said.is_empty());
             let place = said.and_then(|said| self.lines[at].strip_suffix(said)?.strip_suffix(": "));
-            self.taken[at - 1] |= place.is_some_and(|before| place_alone(before));
+            self.taken[at - 1] |= place.is_some_and(place_alone);
         }
     }
 
@@ -330,7 +326,6 @@ impl Collector<'_, '_> {
                 self.draft.below = below.to_owned();
             }
         }
-        self.files = files.len();
         self.rank(&all, grade, rank, files.len() > MANY_FILES);
         // Where places have to be left out, the list of files stands for them.
         let elided: usize = all.iter().map(|m| m.places.len().saturating_sub(ALSO)).sum();
@@ -435,10 +430,9 @@ impl Collector<'_, '_> {
             let said = leveled.and_then(|place| whole.strip_prefix(place.as_str())?.strip_prefix(": error "));
             let said = said.zip(joined).map(|(said, place)| format!("{place}: {said}"));
             let short = message::in_short(said.as_deref().unwrap_or(whole), &self.draft.below);
-            let everywhere = message.places.len() > FEW && (message.places.len() + 1) * 3 >= self.files * 2;
             let also = match message.places.len() {
-                ..=ALSO if !everywhere => in_lines(&message.places, &self.draft.below),
-                _ => also(if everywhere { ANYWHERE } else { ALSO }).replace(&self.draft.below, ""),
+                ..=ALSO => in_lines(&message.places, &self.draft.below),
+                _ => also(ANYWHERE).replace(&self.draft.below, ""),
             };
             piece.brief = Some(format!("{}{times}{also}", shorten(&short, 150)));
             piece.text = format!("{}{times}{whole_also}", shorten(&piece.text, 300));
