@@ -27,6 +27,7 @@ pub mod engine;
 pub mod files;
 pub mod gguf;
 pub mod guard;
+pub mod keys;
 pub mod measure;
 pub mod plain;
 pub mod proxy;

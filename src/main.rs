@@ -39,6 +39,7 @@ Run:
   service    Run windowsill as a service of this user
   fit        The memory a model needs at each window, and the largest that fits
   profile    The settings that a model gets, and why
+  key        A token for a person or a program that may come in
 Clients:
   launch     Start a client that is pointed at the running proxy, for this run alone
   wrap       Point a client's own config at windowsill
@@ -52,6 +53,7 @@ Look:
   recall     Search the originals, or print one exactly as it came
   plan       Dry run: what would be rewritten of a request
   count      Prompt tokens of a request, by region
+  audit      Who read or changed what, where there are keys
 Steer:
   compact    Fold a conversation now
   undo       The view before the last rewrite
@@ -271,6 +273,13 @@ enum Command {
     Build(cli::build::Build),
     /// What was kept out of prompts, how much of it was read back, and what it cost; sums alone.
     Report(cli::report::Report),
+    /// Who read or changed what, the last ones. It is written down where config.toml has a [[key]].
+    Audit(cli::key::Audit),
+    /// Make a token for a person or a program that may come in.
+    Key {
+        #[command(subcommand)]
+        command: cli::key::Key,
+    },
     /// The profiles; which one a model gets, and why.
     Profile {
         #[command(subcommand)]
@@ -351,6 +360,8 @@ fn without_config(command: &Command) -> Option<Result<ExitCode, Failure>> {
         }
         // Undoing needs no config of ours.
         Command::Unwrap(of) => cli::wrap::unwrap(of),
+        // One that cannot be read yet may be what the key is for.
+        Command::Key { command } => cli::key::key(command),
         _ => return None,
     })
 }
@@ -416,6 +427,9 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Recall(of) => cli::recall::run(&config, &of),
         Command::Build(of) => cli::build::run(&config, &of),
         Command::Report(of) => cli::report::run(&config, &of),
+        Command::Audit(of) => cli::key::audit(&config, &of),
+        // Looked at above, before the config.
+        Command::Key { .. } => Ok(ExitCode::SUCCESS),
         Command::Profile { command } => cli::profile::run(&config, command),
         // Looked at above, before the config.
         Command::Pages { .. }

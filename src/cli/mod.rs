@@ -7,6 +7,7 @@ pub(crate) mod doctor;
 pub(crate) mod engine;
 pub(crate) mod fit;
 pub(crate) mod guard;
+pub(crate) mod key;
 pub(crate) mod launch;
 pub(crate) mod log;
 pub(crate) mod mcp;

@@ -75,8 +75,11 @@ impl Environment {
     }
 }
 
-/// Each variable of a section, and the dotted key it sets.
+/// Each variable of a section, and the dotted key it sets. Keys stand in the file alone, which is read again when they change.
 fn variables(section: &Section) -> Vec<(String, String)> {
+    if section.path == "key" {
+        return Vec::new();
+    }
     let pair = |key: &&str| match section.path {
         "" => (format!("{PREFIX}{}", key.to_uppercase()), (*key).to_owned()),
         path => (format!("{PREFIX}{path}_{key}").to_uppercase().replace('.', "_"), format!("{path}.{key}")),
@@ -94,6 +97,9 @@ fn slip(rest: &str, sections: &[Section], names: &[&str]) -> Option<String> {
     let section =
         sections.iter().find(|section| !section.path.is_empty() && rest.starts_with(&prefix(section).to_uppercase()));
     if let Some(section) = section {
+        if section.path == "key" {
+            return Some("keys stand in config.toml, one [[key]] each".to_owned());
+        }
         let within: Vec<&str> = lower.iter().copied().filter(|name| name.starts_with(&prefix(section))).collect();
         return Some(match near(rest, &within) {
             Some(name) => format!("did you mean `{PREFIX}{}`?", name.to_uppercase()),

@@ -43,6 +43,8 @@ pub(crate) struct Layer {
     pub(crate) repeated: Vec<(String, BTreeMap<String, Written>)>,
     /// The tables of `[[pin]]`, in the same way.
     pub(crate) pins: Vec<(String, BTreeMap<String, Written>)>,
+    /// The tables of `[[key]]`, in the same way.
+    pub(crate) keys: Vec<(String, BTreeMap<String, Written>)>,
     /// The tables `[model.GLOB]`, in order.
     pub(crate) models: Vec<ModelTable>,
 }
@@ -204,7 +206,11 @@ impl Walk<'_> {
                         let mut values = BTreeMap::new();
                         let start = table.keys().map(|key| key.span().start).min().unwrap_or(item.span().start);
                         self.table(dotted, table, Some(&mut values));
-                        let all = if dotted == "pin" { &mut self.layer.pins } else { &mut self.layer.repeated };
+                        let all = match dotted {
+                            "pin" => &mut self.layer.pins,
+                            "key" => &mut self.layer.keys,
+                            _ => &mut self.layer.repeated,
+                        };
                         all.push((self.source.place(start), values));
                     }
                 }

@@ -12,6 +12,7 @@ mod file;
 mod gauge;
 mod glob;
 mod guard;
+mod key;
 mod model;
 mod pin;
 pub mod print;
@@ -38,6 +39,7 @@ pub use env::{Environment, scratch_dir};
 pub use gauge::{Gauge, Severity};
 pub use glob::Glob;
 pub use guard::{Ceiling, Most, Response, Watch};
+pub use key::{DEFAULT_SCOPE, KeyConfig, TokenHash, is_name, keys_in};
 pub use model::{ModelHints, SizeClass, parameters_in_name};
 pub use pin::PinPattern;
 pub use problem::{Problem, report};
@@ -74,6 +76,7 @@ pub(crate) const SECTIONS: &[Section] = &[
         repeated: false,
     },
     Section { path: "upstream", keys: upstream::KEYS, repeated: true },
+    Section { path: "key", keys: key::KEYS, repeated: true },
     Section { path: "pin", keys: pin::KEYS, repeated: true },
     Section {
         path: "window",
@@ -152,6 +155,8 @@ pub struct Config {
     pub shadow: bool,
     /// What clients must send as a bearer token, if anything.
     pub api_key: Option<Secret>,
+    /// Who may come in, each with a record of their own. Empty where one `api_key`, or none, is for all.
+    pub keys: Vec<KeyConfig>,
     /// Names that requests may call this proxy by, besides IP addresses and `localhost`; `*.` stands for any subdomain.
     pub allowed_hosts: Vec<String>,
     /// Origins of pages that may use this proxy, besides its own and those of this machine; `*` stands for any host.
@@ -400,6 +405,11 @@ impl Config {
     /// `profile_header` is the request's `x-windowsill-profile`; a name that no profile has is ignored with a warning.
     pub fn policy(&self, model: &str, hints: &ModelHints, profile_header: Option<&str>) -> Resolved {
         self.policy_for(model, hints, profile_header, None)
+    }
+
+    /// Whether nobody gets in without a key.
+    pub fn is_guarded(&self) -> bool {
+        self.api_key.is_some() || !self.keys.is_empty()
     }
 
     /// The task of this name.

@@ -12,7 +12,8 @@ use super::model::SizeClass;
 use super::problem::Problem;
 use super::written::{self as read, Sourced, Sources, Value, Written, note};
 use super::{
-    Config, Environment, Flags, Layers, Secret, Telemetry, door, gauge, guard, pin, profile, task, telemetry, upstream,
+    Config, Environment, Flags, Layers, Secret, Telemetry, door, gauge, guard, key, pin, profile, task, telemetry,
+    upstream,
 };
 
 /// Which window a model is to have.
@@ -185,7 +186,9 @@ pub(crate) fn resolve(
     let tasks = task::load(folder, problems);
     let task = layers.take("task", read::any_text, problems);
     task::check(task.as_ref(), &tasks, problems);
-    check_door(listen.as_ref(), api_key.is_some() || !layers.readable, problems);
+    let keys = key::resolve(&layers.file, problems);
+    let named = !layers.file.keys.is_empty();
+    check_door(listen.as_ref(), api_key.is_some() || named || !layers.readable, problems);
     if layers.readable {
         let of_sizes = above_profile.sizes.iter().chain(&below_profile.sizes);
         let above: Vec<_> = of_sizes.chain(profiles.iter().flat_map(|p| p.tiers.layers())).collect();
@@ -210,6 +213,7 @@ pub(crate) fn resolve(
         retention_days: retention_days?.value,
         retention_bytes: retention_bytes?.value,
         api_key: api_key.map(|key| Secret::new(key.value)),
+        keys,
         allowed_hosts: allowed_hosts?.value,
         allowed_origins: allowed_origins?.value,
         upstreams,
@@ -417,7 +421,10 @@ fn check_door(listen: Option<&Sourced<SocketAddr>>, guarded: bool, problems: &mu
     };
     let address = listen.value;
     let message = format!("`listen` is \"{address}\", which others can reach, and there is no `api_key`");
-    let hint = format!("set `api_key` or WINDOWSILL_API_KEY, or listen on 127.0.0.1:{}", address.port());
+    let hint = format!(
+        "set `api_key` or WINDOWSILL_API_KEY, or a [[key]] for each person, or listen on 127.0.0.1:{}",
+        address.port()
+    );
     problems.push(Problem::new(&listen.source, message).hint(hint));
 }
 

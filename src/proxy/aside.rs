@@ -19,7 +19,7 @@ use crate::store::blocking;
 pub(super) const LARGE: usize = 256 * 1024;
 
 /// The places where work is done aside.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Aside {
     large: Arc<Semaphore>,
     small: Arc<Semaphore>,

@@ -60,7 +60,7 @@ pub use doors::responses::{compact_responses, count_responses, responses};
 pub use doors::stored::{cancel_response, input_items, response_of};
 pub use doors::{chat, pass};
 pub use error::Error;
-pub use state::headers::take_inner;
+pub use state::headers::{put_key_name, scope_asked, take_inner};
 pub use state::steer::{Steer, When};
 pub use turn::relay::{self, Body, json_reply};
 
@@ -80,6 +80,7 @@ pub mod mcp {
 }
 
 use crate::config::Config;
+use crate::keys::quota::Meter;
 use crate::measure::Measure;
 use crate::measure::afford::Machine;
 use crate::store::Store;
@@ -90,6 +91,7 @@ pub use crate::wire::dialect::ollama::embed::Embeds;
 use ahead::background::Tasks;
 use aside::Aside;
 use state::live::LiveConversations;
+use state::whose::mark_of_key;
 use traffic::Traffic;
 
 /// Everything a request needs.
@@ -97,10 +99,10 @@ pub struct App {
     /// The settings.
     pub config: Config,
     store: Store,
-    servers: Servers,
-    measure: Measure,
+    servers: Arc<Servers>,
+    measure: Arc<Measure>,
     /// The counters behind `/metrics`.
-    pub metrics: Metrics,
+    pub metrics: Arc<Metrics>,
     /// Answers that many pages ask for at once.
     pub shared: desk::shared::Shared,
     /// What runs between requests.
@@ -128,9 +130,9 @@ impl App {
         App {
             config,
             store,
-            servers: Servers::of(upstreams),
-            measure,
-            metrics: Metrics::default(),
+            servers: Arc::new(Servers::of(upstreams)),
+            measure: Arc::new(measure),
+            metrics: Arc::default(),
             shared: desk::shared::Shared::default(),
             tasks,
             aside: Aside::default(),
@@ -141,6 +143,35 @@ impl App {
             after: ahead::begin,
             background: doors::background::Backgrounds::default(),
         }
+    }
+
+    /// The same proxy on another record, that of a scope: the servers, what was measured of them and who uses them are shared, and
+    /// nothing that a conversation left behind is.
+    ///
+    /// # Errors
+    /// When the record cannot be opened.
+    pub fn beside(&self, data_dir: std::path::PathBuf) -> Result<App, Error> {
+        let store = Store::open(&data_dir)?;
+        let mut config = self.config.clone();
+        config.data_dir = data_dir;
+        let app = App {
+            config,
+            store,
+            servers: Arc::clone(&self.servers),
+            measure: Arc::clone(&self.measure),
+            metrics: Arc::clone(&self.metrics),
+            shared: desk::shared::Shared::default(),
+            tasks: Tasks::default(),
+            aside: self.aside.clone(),
+            lives: Arc::default(),
+            turn: self.turn.beside(),
+            standing_turn: tokio::sync::Mutex::default(),
+            traffic: Arc::clone(&self.traffic),
+            after: self.after,
+            background: doors::background::Backgrounds::default(),
+        };
+        ahead::retention::keep_house(&app);
+        Ok(app)
     }
 
     /// The servers behind this proxy: those that were named, and of others those that are there.
@@ -155,6 +186,7 @@ impl App {
         for name in of_a_page {
             out.remove(name);
         }
+        // The front door has taken the token of a [[key]] out already.
         if self.config.api_key.is_some() {
             out.remove(http::header::AUTHORIZATION);
             out.remove("x-api-key");
@@ -163,6 +195,11 @@ impl App {
             out.remove(ours);
         }
         out
+    }
+
+    /// What the key with this name takes of its quotas, from now on. See [`put_key_name`].
+    pub fn meter(&self, headers: &HeaderMap) -> Arc<Meter> {
+        self.turn.meters.of(&mark_of_key(headers))
     }
 
     /// Stops background work and writes what is queued.

@@ -36,7 +36,7 @@ impl App {
         }
         let (mut app, found) = Self::with_store(config, store).await?;
         if let Some(target) = app.config.log.telemetry.clone() {
-            app.metrics = Metrics::telling(target)?;
+            app.metrics = std::sync::Arc::new(Metrics::telling(target)?);
         }
         keep_telling(&app);
         keep_house(&app);

@@ -216,7 +216,7 @@ impl Intake {
 }
 
 /// Gives up a body that is refused. It is still read for a moment, and thrown away.
-pub(super) fn refuse<B>(mut body: B, why: Error) -> Error
+pub(super) fn refuse<B, Why>(mut body: B, why: Why) -> Why
 where
     B: Body<Data = Bytes> + Unpin + Send + 'static,
     B::Error: Send,

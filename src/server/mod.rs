@@ -5,8 +5,10 @@ mod coding;
 mod cors;
 mod door;
 mod error;
+mod guests;
 mod inspect;
 mod mcp;
+mod noted;
 mod page;
 mod peers;
 mod query;
@@ -115,6 +117,7 @@ pub async fn run(listener: TcpListener, app: Arc<App>, shutdown: impl Future<Out
     if drained.is_err() {
         warn!(seconds = limits.drain_seconds, "some requests did not end in time");
     }
+    front.close().await;
     Ok(())
 }
 

@@ -4,17 +4,20 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, Method, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio_util::sync::CancellationToken;
 
-use super::body::{Arrived, Intake, refuse};
+use super::body::{Arrived, Intake, Share, refuse};
 use super::coding::{self, Coding};
 use super::door::Door;
 use super::error::reply_in;
+use super::guests::{self, Guest, Guests};
+use super::noted::Asked;
 use super::table::{self, Api, Found, To};
 use super::{cors, inspect, page, steering};
+use crate::keys::quota::Entered;
 use crate::proxy::{self, App, Body, Dialect, Error, json_reply};
 
 /// Largest body of a request to the proxy's own paths (bytes).
@@ -27,6 +30,8 @@ const RAISE_LIMIT: &str = "raise `max_body_bytes` in [limits] of config.toml if 
 pub(super) struct Front {
     app: Arc<App>,
     door: Door,
+    /// Those who have keys, where the config names any.
+    guests: Option<Arc<Guests>>,
     intake: Intake,
     /// Canceled once nothing more is accepted: what would never end by itself ends then.
     stopping: CancellationToken,
@@ -34,7 +39,15 @@ pub(super) struct Front {
 
 impl Front {
     pub(super) fn new(app: Arc<App>, stopping: CancellationToken) -> Front {
-        Front { door: Door::new(&app.config), intake: Intake::new(&app.config.limits, stopping.clone()), stopping, app }
+        let (door, guests) = (Door::new(&app.config), Guests::of(&app, &stopping));
+        Front { door, guests, intake: Intake::new(&app.config.limits, stopping.clone()), stopping, app }
+    }
+
+    /// Stops what runs beside requests.
+    pub(super) async fn close(&self) {
+        if let Some(guests) = &self.guests {
+            guests.close().await;
+        }
     }
 
     /// Answers one request, whatever happens.
@@ -72,28 +85,87 @@ impl Front {
         }
         head_fits(parts, app.config.limits.max_header_bytes)?;
         let found = table::find(&parts.method, path);
-        if !found.as_ref().is_some_and(|found| is_open(found, path)) {
-            authorize(app, &parts.headers)?;
+        let open = found.as_ref().is_some_and(|found| is_open(found, path));
+        let Some(guests) = &self.guests else {
+            if !open {
+                authorize(app, &parts.headers)?;
+            }
+            let guest = Guest::anybody(app, &self.stopping);
+            let (bytes, share) = self.whole(parts, body, found.as_ref()).await?;
+            return self.answered(&guest, found.as_ref(), parts, bytes, (share, None)).await;
+        };
+        let guest = match guests.admit(parts, found.as_ref(), open).await {
+            Ok(guest) => guest,
+            Err(e) => {
+                let status = StatusCode::from_u16(e.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+                let asked = Asked::of(parts, found.as_ref(), &Bytes::new()).by(&parts.headers);
+                guests.note(asked, status, None).await;
+                return Err(refuse(body, e));
+            }
+        };
+        let entered = match guest.enter(parts, found.as_ref()) {
+            Ok(entered) => entered,
+            Err(full) => return Ok(*refuse(body, full)),
+        };
+        let (bytes, share) = self.whole(parts, body, found.as_ref()).await?;
+        if let Some(entered) = entered.as_ref().filter(|_| guests::is_unread(&guest.app, parts, found.as_ref())) {
+            entered.spend(tokens_of(bytes.len()));
         }
-        let ours = inspect::is_ours(path);
+        let asked = Asked::of(parts, found.as_ref(), &bytes);
+        let answered = self.answered(&guest, found.as_ref(), parts, bytes, (share, entered)).await;
+        let status = answered.as_ref().map_or_else(
+            |e| StatusCode::from_u16(e.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+            Response::status,
+        );
+        guests.note(asked, status, Some(&guest)).await;
+        answered
+    }
+
+    /// The body of a request that was let in.
+    async fn whole(&self, parts: &mut Parts, body: Incoming, found: Option<&Found>) -> Result<(Bytes, Share), Error> {
+        let ours = inspect::is_ours(parts.uri.path());
         let asks = matches!(parts.method, Method::GET | Method::HEAD);
         let Arrived { bytes, share } = match ours {
             // They are told nothing by a body.
             true if asks => Arrived::default(),
             true => self.body(parts, body, true, (OWN_BODY, "")).await?,
             false => {
-                self.body(parts, body, found.is_some() && !asks, (app.config.limits.max_body_bytes, RAISE_LIMIT))
-                    .await?
+                let limit = (self.app.config.limits.max_body_bytes, RAISE_LIMIT);
+                self.body(parts, body, found.is_some() && !asks, limit).await?
             }
         };
         if ours && !asks {
             is_json(&parts.headers, &bytes)?;
         }
-        let response = route(app, found.as_ref(), parts, bytes, &self.stopping).await?;
-        // The request counts until its reply has ended.
+        Ok((bytes, share))
+    }
+
+    /// The answer to a request that has arrived. It counts until its reply has ended.
+    async fn answered(
+        &self,
+        guest: &Guest,
+        found: Option<&Found>,
+        parts: &Parts,
+        bytes: Bytes,
+        (share, entered): (Share, Option<Entered>),
+    ) -> Result<Response<Body>, Error> {
+        let response = match (found.map(|found| found.route.to), &self.guests) {
+            (Some(To::Gate(gate)), Some(guests)) => {
+                guests.gate(gate, guest, parts, found.expect("it was found"), &bytes).await?
+            }
+            (Some(To::Gate(gate)), None) => guests::without_keys(gate, &bytes)?,
+            _ => route(&guest.app, found, parts, bytes, &guest.over).await?,
+        };
+        let unread = guests::is_unread(&guest.app, parts, found);
+        let kind = response.headers().get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+        let streams = kind.starts_with(b"text/event-stream");
         Ok(response.map(|body| {
             body.map_frame(move |frame| {
                 let _ = &share;
+                if let (Some(entered), true, Some(data)) = (&entered, unread, frame.data_ref()) {
+                    // A piece of a stream is about a token.
+                    entered.spend(if streams { 1 } else { tokens_of(data.len()) });
+                }
                 frame
             })
             .boxed_unsync()
@@ -118,6 +190,13 @@ impl Front {
         parts.headers.remove(header::CONTENT_ENCODING);
         Ok(plain)
     }
+}
+
+/// About the tokens of so many bytes, where nobody counts them.
+fn tokens_of(bytes: usize) -> u64 {
+    /// Bytes of a token, in most languages and vocabularies.
+    const BYTES: u64 = 4;
+    (bytes as u64).div_ceil(BYTES)
 }
 
 fn wants_websocket(headers: &HeaderMap) -> bool {
@@ -183,6 +262,8 @@ async fn route(
         To::Steering(wanted) => {
             steering::answer(app, wanted, found, &body).await.map(|v| json_reply(StatusCode::OK, &v))
         }
+        // Answered before, by who stands at the door.
+        To::Gate(_) => Err(missing()),
         To::Page if path == "/" && !wants_a_page(&parts.headers) => Ok(inspect::running()),
         To::Page => page::file(path).ok_or_else(missing),
     }
@@ -221,7 +302,7 @@ async fn spoken(app: &Arc<App>, api: Api, found: &Found, parts: &Parts, body: By
 }
 
 /// What the errors of a path look like.
-fn dialect(path: &str) -> Dialect {
+pub(super) fn dialect(path: &str) -> Dialect {
     match path {
         "/v1/messages" | "/v1/messages/count_tokens" => Dialect::Anthropic,
         path if path.starts_with("/api/") => Dialect::Ollama,

@@ -323,7 +323,7 @@ fn steer(steering: Steering, wish: Wish) -> Result<Steer, Error> {
 }
 
 /// The body of a request that steers. An empty one asks for nothing in particular.
-fn asked<T: serde::de::DeserializeOwned + Default>(body: &Bytes) -> Result<T, Error> {
+pub(super) fn asked<T: serde::de::DeserializeOwned + Default>(body: &Bytes) -> Result<T, Error> {
     if body.trim_ascii().is_empty() {
         return Ok(T::default());
     }

@@ -2,6 +2,7 @@
 
 use http::Method;
 
+use super::guests::Gate;
 use super::inspect::{self, Own};
 use super::query::decode;
 use super::steering::Steering;
@@ -27,6 +28,7 @@ pub(super) enum To {
     Api(Api),
     Own(Own),
     Steering(Steering),
+    Gate(Gate),
     Page,
 }
 
@@ -97,6 +99,10 @@ pub const ROUTES: &[Route] = &[
     open("HEAD", "/healthz", Own::Health),
     open("GET", "/readyz", Own::Ready),
     open("HEAD", "/readyz", Own::Ready),
+    Route { method: "POST", path: "/windowsill/login", query: &[], open: true, to: To::Gate(Gate::Login) },
+    Route { method: "DELETE", path: "/windowsill/login", query: &[], open: true, to: To::Gate(Gate::Logout) },
+    Route { method: "GET", path: "/windowsill/whoami", query: &[], open: false, to: To::Gate(Gate::WhoAmI) },
+    Route { method: "GET", path: "/windowsill/audit", query: &["last", "key"], open: false, to: To::Gate(Gate::Audit) },
     own("GET", "/metrics", &[], Own::Metrics),
     own("POST", "/mcp", &["conversation", "all"], Own::Mcp),
     own("GET", "/mcp", &[], Own::NoMcp),

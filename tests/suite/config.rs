@@ -108,7 +108,7 @@ fn every_bad_config_is_answered_in_full() {
         );
         expect_file(input, &text);
     }
-    assert_eq!(inputs.len(), 43);
+    assert_eq!(inputs.len(), 44);
     assert_eq!(files(&folder, "txt").len(), inputs.len(), "an expected message without its input");
 }
 
@@ -161,6 +161,10 @@ fn every_commented_setting_is_accepted() {
     assert!(config.api_key.is_some() && config.upstreams[0].api_key.is_some());
     assert_eq!(config.data_dir, Case::new("").load().data_dir);
     assert!(config.profiles.iter().any(|profile| profile.name == "x"));
+    assert_eq!(
+        config.keys.iter().map(|key| (key.name.as_str(), key.scope.as_str())).collect::<Vec<_>>(),
+        [("ann", "team")]
+    );
 }
 
 const FILE: &str = "

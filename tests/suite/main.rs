@@ -40,6 +40,7 @@ mod guard;
 mod hostile;
 mod house;
 mod inside;
+mod keys;
 mod lines;
 mod managed;
 mod mcp;

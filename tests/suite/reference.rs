@@ -19,6 +19,7 @@ const MORE: &[(&str, &str)] = &[
     ("task", "[Tasks](guardrails.md#tasks)"),
     ("upstream.gpu_layers", "[The embedded engine](engine.md)"),
     ("upstream.kv_type", "[How large a context can I run?](fit.md)"),
+    ("key", "[Several people](security.md#several-people)"),
     ("pin", "[Pins](page.md#pins)"),
     ("window.num_ctx", "[How large a context can I run?](fit.md), [Ollama and num_ctx](ollama.md)"),
     ("context", "[What happens to a conversation](how-it-works.md)"),
@@ -124,7 +125,8 @@ fn write_key(out: &mut String, table: &Table, key: &Key) {
     let path = path.trim_start_matches('.');
     let kind = if key.is_example { "Example" } else { "Default" };
     let mut facts = vec![format!("{kind}: `{}`.", key.value)];
-    if table.path != "pin" {
+    // Pins and keys stand in files alone.
+    if !matches!(table.path.as_str(), "pin" | "key") {
         facts.push(format!("Variable: `{}`.", variable(path)));
     }
     facts.extend(Some(more(path)).filter(|more| !more.is_empty()));

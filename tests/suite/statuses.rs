@@ -325,6 +325,31 @@ fn models(asker: &mut Asker) {
     }
 }
 
+/// What is asked of the door itself, with keys and without.
+fn gates(asker: &mut Asker) {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let keyed = TestProxy::with(&[fake.url()], &super::keys::tables());
+    let plain = TestProxy::before(&fake);
+    let token = super::keys::token("root");
+    let bearer = format!("Bearer {token}");
+    let login = json!({"key": token});
+    asker.to = keyed.address;
+    asker.ask(200, "POST", "/windowsill/login", &login);
+    asker.ask(200, "DELETE", "/windowsill/login", &json!({}));
+    for path in ["/windowsill/whoami", "/windowsill/audit?last=5&key=root"] {
+        asker.send(200, "GET", path, &[("Authorization", &bearer)], "");
+    }
+    for method in ["POST", "DELETE"] {
+        asker.ask(400, method, "/windowsill/login", &json!({"other": 1}));
+        asker.send(415, method, "/windowsill/login", &[("Content-Type", "text/plain")], "{}");
+    }
+    asker.to = plain.address;
+    asker.ask(404, "POST", "/windowsill/login", &login);
+    asker.ask(404, "DELETE", "/windowsill/login", &json!({}));
+    asker.get(404, "/windowsill/audit");
+    asker.get(200, "/windowsill/whoami");
+}
+
 #[test]
 fn every_status_that_is_described_is_answered() {
     let fake = Fake::start(Kind::LlamaServer, 8192);
@@ -355,6 +380,7 @@ fn every_status_that_is_described_is_answered() {
     drop(proxy);
     recalled(&mut asker);
     models(&mut asker);
+    gates(&mut asker);
     // No server answers.
     let nowhere = TestProxy::with(&[format!("http://{}", Fake::absent())], "");
     asker.to = nowhere.address;

@@ -76,13 +76,16 @@ const ROOMS: &[(&str, &[&str])] = &[
             "usage",
             "files",
             "plain",
+            "keys",
         ],
     ),
+    // Who may come in: asked by the front door, and told by `proxy` what a reply took.
+    ("keys", &["config", "files"]),
     ("guard", &["config", "conversation", "plan"]),
-    ("server", &["proxy", "config", "plain"]),
+    ("server", &["proxy", "config", "plain", "keys", "clock"]),
     ("main", &["clock", "config", "gguf", "proxy", "server", "measure", "plain", "files"]),
     // `main.rs` in more files.
-    ("cli", &["clock", "config", "gguf", "proxy", "server", "measure", "plain", "files"]),
+    ("cli", &["clock", "config", "gguf", "keys", "proxy", "server", "measure", "plain", "files"]),
 ];
 
 /// The crates below the program: the folder of each.

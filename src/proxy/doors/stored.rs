@@ -14,6 +14,7 @@ use super::background::Running;
 use super::conversations::told;
 use super::pass;
 use crate::plain;
+use crate::proxy::state::headers::KEY_NAME;
 use crate::proxy::state::whose::{is_of_key, mark_of_key};
 use crate::proxy::turn::early::Tip;
 use crate::proxy::turn::relay::{Body, json_reply};
@@ -53,7 +54,8 @@ pub(super) async fn or_upstream(
     body: Bytes,
     error: Error,
 ) -> Result<Response<Body>, Error> {
-    if error.status() != 404 {
+    // A server knows nothing of the keys here: what it keeps is everybody's.
+    if error.status() != 404 || parts.headers.contains_key(KEY_NAME) {
         return Err(error);
     }
     match pass(app, parts, body).await {

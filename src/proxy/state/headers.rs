@@ -45,11 +45,19 @@ pub(in crate::proxy) const TRANSLATED: HeaderName = HeaderName::from_static("x-w
 /// The conversation that the history of a request is out of, where its client named that by an id instead of sending it.
 pub(in crate::proxy) const CONTINUES: HeaderName = HeaderName::from_static("x-windowsill-continues");
 
+/// Whose key a request came with: the name of a [[key]], which the front door puts in the place of the token.
+pub(in crate::proxy) const KEY_NAME: HeaderName = HeaderName::from_static("x-windowsill-key");
+
+/// Which scope's record an admin's request is about.
+pub(in crate::proxy) const SCOPE: HeaderName = HeaderName::from_static("x-windowsill-scope");
+
 /// What a client asks to be done with its history, from a body that is said in other words here: JSON.
 pub(in crate::proxy) const EDITS: HeaderName = HeaderName::from_static("x-windowsill-edits");
 
 /// Request headers that are meant for this proxy and go no further.
-pub(in crate::proxy) const OURS: [HeaderName; 14] = [
+pub(in crate::proxy) const OURS: [HeaderName; 16] = [
+    KEY_NAME,
+    SCOPE,
     CONTINUES,
     SESSION,
     SWITCH,
@@ -67,13 +75,32 @@ pub(in crate::proxy) const OURS: [HeaderName; 14] = [
 ];
 
 /// Headers that one part of this proxy tells another. A client's own are not listened to.
-const INNER: [HeaderName; 5] = [CLIENT_SESSION, TELLS_STOP, TRANSLATED, CONTINUES, EDITS];
+const INNER: [HeaderName; 6] = [CLIENT_SESSION, TELLS_STOP, TRANSLATED, CONTINUES, EDITS, KEY_NAME];
 
 /// Takes out of a request what only this proxy tells itself.
 pub fn take_inner(headers: &mut HeaderMap) {
     for name in INNER {
         headers.remove(name);
     }
+}
+
+/// Headers in which clients send a key.
+pub(in crate::proxy) const KEYS: [HeaderName; 3] =
+    [header::AUTHORIZATION, HeaderName::from_static("x-api-key"), HeaderName::from_static("api-key")];
+
+/// Puts the name of a [[key]] in the place of its token, which goes no further.
+pub fn put_key_name(headers: &mut HeaderMap, name: &str) {
+    for key in KEYS {
+        headers.remove(key);
+    }
+    if let Ok(value) = HeaderValue::from_str(name) {
+        headers.insert(KEY_NAME, value);
+    }
+}
+
+/// The scope that a request is about, where it says so.
+pub fn scope_asked(headers: &HeaderMap) -> Option<String> {
+    text(headers, &SCOPE)
 }
 
 /// Headers in which clients name their sessions: Codex, Claude Code, opencode, Vibe, OpenHands, pi. The last is one for each

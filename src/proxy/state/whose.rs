@@ -3,17 +3,13 @@
 
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderName, header};
+use http::HeaderMap;
 use serde::{Deserialize, Serialize};
 
 use super::{headers, scope};
 use crate::conversation::fixed::Fixed;
 use crate::conversation::{Conversation, Digest};
 use crate::proxy::{App, Error};
-
-/// Headers in which clients send a key.
-const KEYS: [HeaderName; 3] =
-    [header::AUTHORIZATION, HeaderName::from_static("x-api-key"), HeaderName::from_static("api-key")];
 
 /// What tells the conversations of one client from those of others. It is kept with the conversation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,12 +127,22 @@ fn key(from_client: &HeaderMap) -> Option<Digest> {
         let is_scheme = scheme.eq_ignore_ascii_case(b"bearer") && rest.first().is_none_or(u8::is_ascii_whitespace);
         if is_scheme { rest.trim_ascii().to_vec() } else { value.to_vec() }
     };
-    let sent = KEYS.into_iter().flat_map(|name| from_client.get_all(name)).map(|value| bare(value.as_bytes()));
+    if let Some(name) = headers::text(from_client, &headers::KEY_NAME) {
+        // By its name, so that a conversation outlives its token.
+        return Some(Digest::of(format!("windowsill: the name of a key\n{name}").as_bytes()));
+    }
+    let sent = headers::KEYS.into_iter().flat_map(|name| from_client.get_all(name));
+    let sent = sent.map(|value| bare(value.as_bytes()));
     let mut keys: Vec<Vec<u8>> = sent.filter(|key| !key.is_empty()).collect();
     keys.sort();
     keys.dedup();
     let all = [b"windowsill: the key of a client".to_vec()].into_iter().chain(keys.iter().cloned());
     (!keys.is_empty()).then(|| Digest::of(&all.collect::<Vec<_>>().join(&b'\n')))
+}
+
+/// The mark of a conversation's key: that of its name, or of what its client sends.
+pub(in crate::proxy) fn mark_of(whose: &Whose) -> Option<&str> {
+    whose.key.as_deref()
 }
 
 /// The mark of the keys that a client sends, as text; empty without one.
@@ -182,6 +188,8 @@ pub(in crate::proxy) fn kin(app: &App, id: &str, asks: &Whose, goes_on: usize) -
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderName;
+
     use super::*;
     use crate::wire::openai_chat;
     use serde_json::json;

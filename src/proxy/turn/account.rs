@@ -19,6 +19,7 @@ use crate::conversation::{Digest, Tokens};
 use crate::measure::{Known, Sureness};
 use crate::plan::rewrite::Out;
 use crate::proxy::state::live::Kept;
+use crate::proxy::state::whose::mark_of;
 use crate::proxy::{App, aside};
 use crate::store::{Batch, Counted, Event};
 use crate::upstream::Upstream;
@@ -76,6 +77,7 @@ pub(in crate::proxy) fn account(
     let (outcome, doubted) = without_doubtful(&prepared, outcome);
     let Outcome { reported, end, .. } = &outcome;
     app.metrics.spend("main", reported);
+    spend(app, &prepared, reported);
     if let Some(prefix) = prepared.sending.prefix {
         app.metrics.prefix(prefix.tokens, prefix.because.map(|b| (b.as_str(), prefix.lost)));
     }
@@ -105,6 +107,17 @@ pub(in crate::proxy) fn account(
     }
     remember_reply(app, &upstream, &prepared, &outcome, counted, events);
     (app.after)(app, Accounted { upstream, headers: headers.clone(), prepared, outcome });
+}
+
+/// Counts what a reply took of its key's tokens. Where the server does not say, or its client left before it could, that is what was
+/// sent.
+pub(super) fn spend(app: &App, prepared: &Prepared, reported: &Reported) {
+    let whose = app.lives.with(&prepared.id, |live| live.whose.clone());
+    if let Some(mark) = whose.as_deref().and_then(mark_of) {
+        let rest = || Some(reported.prompt?.saturating_sub(reported.cached.unwrap_or(0)));
+        let evaluated = reported.evaluated.or_else(rest).unwrap_or(prepared.made.tokens);
+        app.turn.meters.spend(mark, u64::from(evaluated) + u64::from(reported.completion.unwrap_or(0)));
+    }
 }
 
 /// Learns from what the server counted.

@@ -1,6 +1,8 @@
-// What the proxy is asked. The key, where one is needed, lives in this tab alone and travels in a header, never in an address.
+// What the proxy is asked. Where each person has a key, it is sent once: what stands for it from then on is a cookie that no script
+// can read. One `api_key` for all lives in this tab alone. Neither ever stands in an address.
 
 const KEY = "windowsill-key";
+const SCOPE = "windowsill-scope";
 let asking = null;
 
 export class Refused extends Error {
@@ -16,18 +18,41 @@ let askKey = async () => {};
 export const onKeyNeeded = (ask) => { askKey = ask; };
 
 function headers(more) {
-  const key = sessionStorage.getItem(KEY);
-  return key ? { ...more, Authorization: `Bearer ${key}` } : { ...more };
+  const [key, scope] = [sessionStorage.getItem(KEY), sessionStorage.getItem(SCOPE)];
+  return { ...more, ...(key && { Authorization: `Bearer ${key}` }), ...(scope && { "x-windowsill-scope": scope }) };
+}
+
+// Begins a session with a key. Where there are no sessions, the key itself is kept in this tab.
+let logins = 0;
+async function login(key) {
+  const headers = { "Content-Type": "application/json" };
+  const response = await fetch("/windowsill/login", { method: "POST", headers, body: JSON.stringify({ key }), cache: "no-store", redirect: "error" });
+  logins += 1;
+  sessionStorage.removeItem(SCOPE);
+  if (response.status === 404) sessionStorage.setItem(KEY, key);
+  else sessionStorage.removeItem(KEY);
+}
+
+// Of an admin: whose conversations are shown.
+export function look(scope) {
+  sessionStorage.setItem(SCOPE, scope);
+  location.reload();
+}
+
+export async function logout() {
+  await fetch("/windowsill/login", { method: "DELETE", cache: "no-store", redirect: "error" });
+  sessionStorage.removeItem(SCOPE);
+  location.reload();
 }
 
 async function send(path, options) {
   for (;;) {
-    const used = sessionStorage.getItem(KEY);
+    const used = logins;
     const response = await fetch(path, { ...options, headers: headers(options.headers), cache: "no-store", redirect: "error" });
     if (response.status !== 401) return response;
     // Several requests may be refused at once: one form serves them all.
-    if (sessionStorage.getItem(KEY) === used) {
-      asking ??= askKey(Boolean(used)).then((key) => { sessionStorage.setItem(KEY, key); }).finally(() => { asking = null; });
+    if (logins === used) {
+      asking ??= askKey(used > 0).then(login).finally(() => { asking = null; });
       await asking;
     }
   }

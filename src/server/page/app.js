@@ -1,7 +1,7 @@
 // Which view is shown, the header with the search and the server, the key, and the keyboard.
 
 import { html, render, useEffect, useRef, useState } from "./lib.js";
-import { follow, heard, listen, onKeyNeeded } from "./api.js";
+import { follow, get, heard, listen, logout, look, onKeyNeeded } from "./api.js";
 import { useData, Dialog, open, close, onDialog } from "./use.js";
 import { count } from "./format.js";
 import { Overview } from "./overview.js";
@@ -30,8 +30,19 @@ function Key({ again, done }) {
   const input = useRef(null);
   useEffect(() => { input.current.closest("dialog").addEventListener("cancel", (e) => e.preventDefault()); }, []);
   return html`<${Dialog} name="key-title"><form method="dialog" onsubmit=${(e) => { e.preventDefault(); const key = input.current.value.trim(); close(); done(key); }}>
-    <h1 id="key-title">The key</h1><p class=${again ? "wrong" : "why"}>${again ? "That key is not the right one." : "This windowsill asks for a key: the api_key of its config. It stays in this tab and is forgotten with it."}</p>
+    <h1 id="key-title">The key</h1><p class=${again ? "wrong" : "why"}>${again ? "That key is not the right one." : "This windowsill asks for a key: your own, or the api_key of its config."}</p>
     <label>API key<input type="password" autocomplete="off" required name="key" ref=${input} /></label><div class="buttons"><button class="btn primary" type="submit">Open</button></div></form><//>`;
+}
+
+// Whose key it is, where each person has one. An admin chooses whose conversations are shown.
+function Who() {
+  const [who, set] = useState(null);
+  useEffect(() => { get("/windowsill/whoami").then(set).catch(() => {}); }, []);
+  if (!who?.key) return null;
+  const scope = who.scopes.length > 1
+    ? html`<select aria-label="Whose conversations" value=${who.scope} onchange=${(e) => look(e.target.value)}>${who.scopes.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}</select>`
+    : who.scope === who.key ? null : html`<span>${who.scope}</span>`;
+  return html`<span class="who">${who.key} ${scope} <button class="btn" type="button" onclick=${logout}>Log out</button></span>`;
 }
 
 // The server behind, and whether it answers. Whether events come is only told where they do not.
@@ -90,7 +101,7 @@ function Root() {
   const link = (kind, to, words) => html`<a href=${to} aria-current=${view.kind === kind ? "page" : undefined}>${words}</a>`;
   return html`<a class="skip" href="#main" onclick=${(e) => { e.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
     <header class="top"><a class="logo" href="#/">windowsill</a><nav aria-label="Main">${link("overview", "#/", "Conversations")}${link("requests", "#/requests", "Requests")}${link("chat", "#/chat", "Chat")}</nav>
-      <${Find} query=${view.query} /><${Server} servers=${servers} error=${error} /><${Theme} /></header>
+      <${Find} query=${view.query} /><${Server} servers=${servers} error=${error} /><${Who} /><${Theme} /></header>
     <main id="main" tabindex="-1">${view.kind === "overview" ? html`<${Overview} servers=${servers} serversError=${error} serversChanged=${askServers} />`
       : view.kind === "search" ? html`<${Everywhere} query=${view.query} />`
       : view.kind === "requests" ? html`<${Requests} />`

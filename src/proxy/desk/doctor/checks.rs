@@ -347,7 +347,7 @@ fn free_bytes(_: &Path) -> Option<u64> {
 /// Which pages are let in.
 pub(super) fn pages(config: &Config, findings: &mut Vec<Finding>) {
     let any = config.allowed_origins.iter().any(|origin| origin == "*");
-    if any && config.api_key.is_none() {
+    if any && !config.is_guarded() {
         findings.push(Finding::new(
             Severity::Warning,
             "every web page may read the record and run models: `allowed_origins` has \"*\", and there is no `api_key`",

@@ -29,7 +29,7 @@ use super::{opening, refused, relay};
 use crate::clock::now_ms;
 use crate::conversation::{Digest, Tokens, repair};
 use crate::plan::rewrite::Out;
-use crate::proxy::turn::account::{Outcome, account};
+use crate::proxy::turn::account::{Outcome, account, spend};
 use crate::proxy::turn::completed::done_within;
 use crate::proxy::turn::prefix::note_recalled;
 use crate::proxy::turn::recall::lookup::recalled;
@@ -380,6 +380,7 @@ impl Answering {
             self.rounds.first_prompt = self.reported.prompt;
         }
         self.app.metrics.spend("recall", &self.reported);
+        spend(&self.app, prepared, &self.reported);
         self.app.lives.with(&prepared.id, |l| l.accounts.spend.add_round(&self.reported));
         let milliseconds = self.rounds.started.elapsed().as_millis() as u64;
         let model = (&*self.upstream, prepared.request.model.as_str());
