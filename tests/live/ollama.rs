@@ -199,3 +199,24 @@ fn a_first_request_in_the_smallest_window_is_answered() {
         assert_eq!(through.status, 200, "{window} {}: {}", words.chars().take(20).collect::<String>(), through.text);
     }
 }
+
+/// Another program had the model loaded with a small window. A request that names none gets Ollama's own, alone and through
+/// windowsill, and is planned for that.
+#[test]
+fn a_window_that_another_program_asked_for_is_not_taken_for_the_requests_own() {
+    let ollama = Ollama::start();
+    let chat = |options: Value, words: usize| {
+        let long: Vec<String> = (0..words).map(|n| format!("w{n}")).collect();
+        json!({"model": "smollm2", "stream": false, "options": options,
+            "messages": [{"role": "system", "content": long.join(" ")}, {"role": "user", "content": "Hello?"}]})
+    };
+    let other =
+        || http::post(&format!("{}/api/chat", ollama.url()), chat(json!({"num_ctx": 256, "num_predict": 1}), 3));
+    let windowsill = Windowsill::before(&ollama.url(), &[]);
+    for _ in 0..2 {
+        assert_eq!((other().status, loaded_window(&ollama)), (200, 256));
+        let reply = http::post(&format!("{}/api/chat", windowsill.url()), chat(json!({"num_predict": 4}), 150));
+        assert_eq!((reply.status, reply.ours("window")), (200, "4096"), "{}", reply.text);
+        assert_eq!((reply.ours("action"), loaded_window(&ollama)), ("none", 4096));
+    }
+}
