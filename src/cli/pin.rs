@@ -92,13 +92,12 @@ pub(crate) fn ask(
     body: Option<&Value>,
 ) -> Result<Value, Failure> {
     // The proxy takes whole ids alone; the record here knows what the beginning of one means.
-    let found = Record::open(&config.data_dir).map(|record| record.context(Some(id)));
-    let whole = match found {
+    let whole = match Record::open(&config.data_dir).and_then(|record| record.context(Some(id))) {
         // Which one is meant is for the person to say.
-        Ok(Err(e)) if e.code() == Some("ambiguous") => return Err(e.into()),
-        Ok(Ok(found)) => found["id"].as_str().map(str::to_owned),
+        Err(e) if e.code() == Some("ambiguous") => return Err(e.into()),
+        Ok(found) => found["id"].as_str().map(str::to_owned),
         // The running proxy may have another record.
-        _ => None,
+        Err(_) => None,
     };
     let id = whole.as_deref().unwrap_or(id);
     let key = config.api_key.as_ref().map(|k| k.expose().to_owned());
