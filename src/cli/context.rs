@@ -285,9 +285,12 @@ fn largest_line(message: &Value) -> String {
 fn turns(seen: &Value, paint: Paint, now: i64) -> String {
     let Some(all) = seen["requests"].as_array().filter(|requests| !requests.is_empty()) else { return String::new() };
     let newest = &all[all.len().saturating_sub(TURNS)..];
-    let told = match all.len() - newest.len() {
-        0 => format!("Requests ({} in all)", all.len()),
-        _ => format!("Requests (the last {} of {})", newest.len(), all.len()),
+    // The newest alone are told one by one.
+    let told = match seen["did"]["requests"].as_u64() {
+        Some(n) if n > newest.len() as u64 => {
+            format!("Requests (the last {} of {})", newest.len(), tokens(&seen["did"]["requests"]))
+        }
+        _ => format!("Requests ({} in all)", all.len()),
     };
     let mut page = format!("\n{}\n", paint.bold(&told));
     page += &paint

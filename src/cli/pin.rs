@@ -92,18 +92,22 @@ pub(crate) fn ask(
     body: Option<&Value>,
 ) -> Result<Value, Failure> {
     // The proxy takes whole ids alone; the record here knows what the beginning of one means.
-    let found = Record::open(&config.data_dir).map(|record| record.context(Some(id)));
-    let whole = match found {
-        // Which one is meant is for the person to say.
-        Ok(Err(e)) if e.code() == Some("ambiguous") => return Err(e.into()),
-        Ok(Ok(found)) => found["id"].as_str().map(str::to_owned),
-        // The running proxy may have another record.
-        _ => None,
-    };
+    let whole = whole_id(config, id)?;
     let id = whole.as_deref().unwrap_or(id);
     let key = config.api_key.as_ref().map(|k| k.expose().to_owned());
     let address = config.listen.to_string();
     Ok(runtime()?.block_on(steer_running(&address, key.as_deref(), method, (id, what), body))?)
+}
+
+/// The id that this is the beginning of, as the record here knows it. The running proxy may have another record.
+fn whole_id(config: &Config, id: &str) -> Result<Option<String>, Failure> {
+    let Ok(record) = Record::open(&config.data_dir) else { return Ok(None) };
+    match record.context(Some(id)) {
+        Ok(found) => Ok(found["id"].as_str().map(str::to_owned)),
+        // Which one is meant is for the person to say.
+        Err(e) if e.code() == Some("ambiguous") => Err(e.into()),
+        Err(_) => Ok(None),
+    }
 }
 
 /// Says what was done, or what it would cost. `done`: what it is called once it is done.

@@ -399,6 +399,8 @@ def place(browser, session):
     browser.run("document.querySelector('.list').scrollTop = 0")
     browser.run("document.querySelector('.row').click()")
     browser.until("a message", "return !!document.querySelector('#message pre')")
+    # It cannot have the focus while what it did last is under way.
+    browser.until("the button can be chosen", "return [...document.querySelectorAll('button')].some((b) => b.textContent === 'Stop rewriting' && !b.disabled)")
     browser.run("""const rewrite = [...document.querySelectorAll('.card')].find((c) => c.querySelector('h2')?.textContent.startsWith('Rewrites')).querySelector('details');
         rewrite.open = true; window.held = {rewrite, text: document.querySelector('#message pre')}; window.held.text.scrollTop = 20; window.held.scrolled = window.held.text.scrollTop;
         window.held.button = [...document.querySelectorAll('button')].find((b) => b.textContent === 'Stop rewriting'); window.held.button.focus();

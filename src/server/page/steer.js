@@ -146,7 +146,7 @@ export function Pinned({ id, pins, error, changed }) {
     verb: "Unpin", changed, send: remove, explain: "It no longer holds through folds. Where it was said, it stays.",
   });
   const line = (pin, n) => html`<li key=${pin.pin ?? `r${n}`}><span class="pin" tabindex="0">${pin.text || `message ${pin.message}`}</span>
-    <span class="soft">${[pin.message === null ? null : `you said this in message ${pin.message}`, `${count(pin.tokens)} tokens`, STANDS[pin.stands], pin.match && `by the pattern ${pin.match}`, pin.rule && `rule ${pin.rule} of this project`].filter(Boolean).join(" · ")}</span>
+    <span class="soft">${[pin.message === null ? null : `said in message ${pin.message}`, `${count(pin.tokens)} tokens`, STANDS[pin.stands], pin.match && `by the pattern ${pin.match}`, pin.rule && `rule ${pin.rule} of this project`].filter(Boolean).join(" · ")}</span>
     ${pin.pin !== null && html`<div class="buttons"><${Button} onclick=${() => unpin(pin)}>Unpin…<//></div>`}</li>`;
   const waiting = pins.waiting.map((wish) => Object.entries(wish)[0]);
   const doing = (what) => async () => {
