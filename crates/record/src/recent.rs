@@ -66,6 +66,8 @@ struct Line {
 /// The state itself; lives behind one short-held lock.
 pub(super) struct Recent {
     seq: u64,
+    /// The last batch that is committed or given up: they are in the order in which they were queued.
+    settled: u64,
     queued: Line,
     /// Prefixes whose replies recalled something.
     with_recalled: HashSet<Digest>,
@@ -103,6 +105,7 @@ impl Recent {
         let newest_view = view_rows.values().copied().max().unwrap_or(0);
         Recent {
             seq: 0,
+            settled: 0,
             queued: Line::default(),
             with_recalled,
             view_rows,
@@ -200,6 +203,7 @@ impl Recent {
 
     /// Notes that batch `seq` has been committed (`Some`) or given up (`None`).
     pub(super) fn settle(&mut self, seq: u64, work: &Work, applied: Option<Applied>) {
+        self.settled = self.settled.max(seq);
         for node in &work.batch.nodes {
             remove(&mut self.queued.nodes, &node.chain, seq);
         }
@@ -228,6 +232,11 @@ impl Recent {
             self.note_deepest(tip.conversation.clone(), tip.depth);
             self.tips.put(chain, tip);
         }
+    }
+
+    /// Whether every batch that was queued is committed or given up.
+    pub(super) fn is_written(&self) -> bool {
+        self.settled == self.seq
     }
 
     /// The deepest prefix that has a view.
