@@ -56,6 +56,8 @@ struct Queued<T> {
 /// What waits to be written.
 #[derive(Default)]
 struct Line {
+    /// The last batch that waits no more: they are written in the order in which they were queued.
+    settled: u64,
     nodes: HashMap<Digest, Queued<Tip>>,
     views: HashMap<Digest, Queued<Arc<View>>>,
     originals: HashMap<String, Queued<(Arc<Work>, usize)>>,
@@ -66,8 +68,6 @@ struct Line {
 /// The state itself; lives behind one short-held lock.
 pub(super) struct Recent {
     seq: u64,
-    /// The last batch that is committed or given up: they are in the order in which they were queued.
-    settled: u64,
     queued: Line,
     /// Prefixes whose replies recalled something.
     with_recalled: HashSet<Digest>,
@@ -105,7 +105,6 @@ impl Recent {
         let newest_view = view_rows.values().copied().max().unwrap_or(0);
         Recent {
             seq: 0,
-            settled: 0,
             queued: Line::default(),
             with_recalled,
             view_rows,
@@ -203,7 +202,7 @@ impl Recent {
 
     /// Notes that batch `seq` has been committed (`Some`) or given up (`None`).
     pub(super) fn settle(&mut self, seq: u64, work: &Work, applied: Option<Applied>) {
-        self.settled = self.settled.max(seq);
+        self.queued.settled = self.queued.settled.max(seq);
         for node in &work.batch.nodes {
             remove(&mut self.queued.nodes, &node.chain, seq);
         }
@@ -236,7 +235,7 @@ impl Recent {
 
     /// Whether every batch that was queued is committed or given up.
     pub(super) fn is_written(&self) -> bool {
-        self.settled == self.seq
+        self.queued.settled == self.seq
     }
 
     /// The deepest prefix that has a view.
@@ -351,7 +350,7 @@ impl Recent {
     /// Whether nothing waits to be committed.
     #[cfg(test)]
     pub(super) fn is_settled(&self) -> bool {
-        let Line { nodes, views, originals, deepest, recalled } = &self.queued;
+        let Line { nodes, views, originals, deepest, recalled, settled: _ } = &self.queued;
         nodes.len() + views.len() + originals.len() + deepest.len() + recalled.len() == 0
     }
 }
