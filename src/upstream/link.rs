@@ -4,8 +4,6 @@
 use std::error::Error as _;
 use std::fmt;
 use std::io;
-use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -28,9 +26,6 @@ const ANSWER_BODY: usize = 4 << 20;
 const POSTED_BODY: usize = 64 << 20;
 /// Pooled connections are dropped before the 5 s after which cpp-httplib and uvicorn close theirs.
 const POOL_IDLE: Duration = Duration::from_secs(4);
-/// How long a connection for what is sent once may have been idle. The shortest time after which a server closes one is said to
-/// be 2 s (gunicorn's).
-const MOMENT: Duration = Duration::from_secs(1);
 /// llama-server gives each open connection one of a handful of threads, busy or not: leave it some for others.
 const POOL_MAX_IDLE: usize = 4;
 const CONNECT: Duration = Duration::from_secs(5);
@@ -67,25 +62,22 @@ impl fmt::Debug for Reply {
 /// The HTTP client, one for the process: HTTP/1.1 alone (what local servers speak), no proxy from the environment, no
 /// redirects, and no limit on how long a reply may take, since prompts are evaluated for minutes.
 pub fn client() -> Result<reqwest::Client, Error> {
-    built(POOL_MAX_IDLE, POOL_IDLE)
+    built(POOL_MAX_IDLE)
 }
 
-/// [`client`], for what is sent once. `may_share`: on a connection that was in use a moment ago, where there is one; else each
-/// request has a connection of its own. On this machine no connection is lost without both ends knowing at once.
-fn sends_once(may_share: bool) -> Result<&'static reqwest::Client, Error> {
-    static SHARED: OnceLock<reqwest::Client> = OnceLock::new();
-    static OWN: OnceLock<reqwest::Client> = OnceLock::new();
-    let (client, max_idle) = if may_share { (&SHARED, POOL_MAX_IDLE) } else { (&OWN, 0) };
-    match client.get() {
+/// [`client`], but each request has a connection of its own.
+fn unpooled() -> Result<&'static reqwest::Client, Error> {
+    static CLIENT: OnceLock<reqwest::Client> = OnceLock::new();
+    match CLIENT.get() {
         Some(client) => Ok(client),
         None => {
-            let built = built(max_idle, MOMENT)?;
-            Ok(client.get_or_init(|| built))
+            let client = built(0)?;
+            Ok(CLIENT.get_or_init(|| client))
         }
     }
 }
 
-fn built(max_idle: usize, idle: Duration) -> Result<reqwest::Client, Error> {
+fn built(max_idle: usize) -> Result<reqwest::Client, Error> {
     reqwest::Client::builder()
         .http1_only()
         .no_proxy()
@@ -94,7 +86,7 @@ fn built(max_idle: usize, idle: Duration) -> Result<reqwest::Client, Error> {
         .tcp_nodelay(true)
         .tcp_keepalive(Duration::from_secs(30))
         .connect_timeout(CONNECT)
-        .pool_idle_timeout(idle)
+        .pool_idle_timeout(POOL_IDLE)
         .pool_max_idle_per_host(max_idle)
         .build()
         .map_err(|e| Error::Client(Arc::new(e.without_url())))
@@ -124,8 +116,6 @@ pub(super) struct Link {
     /// With credentials if the user wrote some; without a trailing `/`, `/v1` or `/api`.
     base: reqwest::Url,
     key: Option<HeaderValue>,
-    /// Whether it closed a connection in place of a reply: then each prompt gets one of its own.
-    hung_up: Arc<AtomicBool>,
 }
 
 impl Link {
@@ -146,14 +136,7 @@ impl Link {
         // Neither can fail: the URL has a host.
         let _ = (shown.set_username(""), shown.set_password(None));
         let shown = shown.as_str().trim_end_matches('/');
-        Ok(Link {
-            client,
-            embedded: None,
-            server: Server { name: name.into(), url: shown.into() },
-            base,
-            key: None,
-            hung_up: Arc::default(),
-        })
+        Ok(Link { client, embedded: None, server: Server { name: name.into(), url: shown.into() }, base, key: None })
     }
 
     /// To a model that this program serves itself: nothing goes over the network.
@@ -168,13 +151,6 @@ impl Link {
         let mut link = self.clone();
         link.base.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
         link
-    }
-
-    /// Whether the server runs on this machine, as far as its address tells.
-    pub(super) fn is_local(&self) -> bool {
-        let host = self.base.host_str().unwrap_or_default();
-        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-        host == "localhost" || address.is_ok_and(|ip| ip.to_canonical().is_loopback() || ip.is_unspecified())
     }
 
     pub(super) fn set_key(&mut self, key: Option<&str>) -> Result<(), Error> {
@@ -224,8 +200,8 @@ impl Link {
         if below { Ok(url) } else { Err(outside()) }
     }
 
-    /// Sends a client's request. What may change something, or end the server, is sent once: a prompt that crashes a server must
-    /// not crash its restart, too.
+    /// Sends a client's request. What may change something, or end the server, goes over a connection of its own and is sent
+    /// once: a prompt that crashes a server must not crash its restart, too.
     pub(super) async fn send(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, Error> {
         let request = request.build().map_err(|e| self.broken(e))?;
         if let Some(embedded) = &self.embedded {
@@ -233,21 +209,13 @@ impl Link {
         }
         let response = match request.method().is_safe() {
             true => self.question(request).await?,
-            false => self.once(request).await?,
+            false => unpooled()?.execute(request).await.map_err(|e| self.broken(e))?,
         };
         match response.status() {
             // What follows is no HTTP any more, and nobody asked for it.
             status if status.is_informational() => Err(self.protocol(format!("an answer with status {status}"))),
             _ => Ok(response),
         }
-    }
-
-    async fn once(&self, request: reqwest::Request) -> Result<reqwest::Response, Error> {
-        let may_share = self.is_local() && !self.hung_up.load(Ordering::Relaxed);
-        sends_once(may_share)?.execute(request).await.map_err(|error| {
-            self.hung_up.fetch_or(is_dead_connection(&error), Ordering::Relaxed);
-            self.broken(error)
-        })
     }
 
     /// Sends what only asks, and sends it once more if a pooled connection turned out to be dead and the body can be sent

@@ -587,7 +587,12 @@ impl Upstream {
 
     /// Whether it runs on this machine, as far as its address tells.
     pub fn is_local(&self) -> bool {
-        self.link.embedded.is_some() || self.link.is_local()
+        if self.link.embedded.is_some() {
+            return true;
+        }
+        let (host, _) = self.authority();
+        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+        host == "localhost" || address.is_ok_and(|ip| ip.to_canonical().is_loopback() || ip.is_unspecified())
     }
 
     /// The slots that work on a model, where the server has such and shows them.

@@ -282,29 +282,6 @@ async fn a_server_that_always_hangs_up_is_asked_twice_and_works_once() {
     assert!(error.to_string().contains("local") && error.to_string().contains(&stub.url), "{error}");
 }
 
-/// A prompt goes on the connection of the one before it, and is sent once whatever becomes of that. A server that closes one gets
-/// each on a connection of its own from then on.
-#[tokio::test]
-async fn prompts_share_a_connection_and_each_is_sent_once() {
-    let stub = Stub::start(|seen| match &seen.body[..] {
-        b"crash" => Play::Close,
-        _ => Play::Json(200, json!({"at": seen.connection})),
-    });
-    let upstream = stub.hinted(KindHint::OpenAi);
-    let headers = HeaderMap::new();
-    let send = |body: &'static str| upstream.pass(Method::POST, "/v1/x", &headers, body.into());
-    for _ in 0..3 {
-        assert_eq!(text(send("a").await.unwrap()).await, r#"{"at":0}"#);
-    }
-    let error = send("crash").await.err().unwrap();
-    assert!(matches!(error, Error::Broken { .. }) && error.is_gone(), "{error}");
-    for at in 1..3 {
-        assert_eq!(text(send("b").await.unwrap()).await, json!({"at": at}).to_string());
-    }
-    let seen: Vec<Bytes> = stub.seen.lock().iter().map(|seen| seen.body.clone()).collect();
-    assert_eq!(seen, ["a", "a", "a", "crash", "b", "b"]);
-}
-
 #[tokio::test]
 async fn headers_pass_but_for_those_of_the_connection() {
     let stub = Stub::start(|_| {
