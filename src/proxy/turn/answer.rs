@@ -118,9 +118,9 @@ impl Passed<'_> {
         let Passed { app, upstream, parts, prepared, started } = self;
         let (owned, sent) = (Arc::clone(app), app.outgoing(&parts.headers));
         let keeper = Keeper::of(&app.store, &prepared);
-        let done = move |reported, end| {
+        let done = move |reported, end, reply| {
             let outcome = Outcome::of_one_round(reported, end);
-            account(&owned, upstream, &sent, prepared, outcome, started);
+            Some(account(&owned, upstream, &sent, prepared, (outcome, reply), started))
         };
         streamed(body.events(), Taker::Books(Box::new(Books::new(keeper, done))))
     }
@@ -139,17 +139,15 @@ impl Passed<'_> {
             };
         }
         let Passed { app, upstream, parts, prepared, started } = self;
-        let mut keeper = Keeper::of(&app.store, &prepared);
+        let keeper = Keeper::of(&app.store, &prepared);
         let mut reported = Reported::default();
         let said = aside::once(bytes.len(), || {
             reported.read(&bytes);
             serde_json::from_slice::<Value>(&bytes).ok().and_then(|whole| said(whole.pointer("/choices/0/message")?))
         });
-        if let Some(keeper) = &mut keeper {
-            keeper.keep(said).await;
-        }
+        let reply = keeper.and_then(|mut keeper| keeper.reply(said));
         let outcome = Outcome::of_one_round(reported, relay::End::Complete);
-        account(app, upstream, &app.outgoing(&parts.headers), prepared, outcome, started);
+        account(app, upstream, &app.outgoing(&parts.headers), prepared, (outcome, reply), started).now().await;
         Ok(bytes)
     }
 
