@@ -255,7 +255,7 @@ fn all_percentages_have_one_base() {
     let answer = proxy.chat(&chat().user("Hello.")).ok();
     let id = answer.header("x-windowsill-conversation").unwrap();
     let said = String::from_utf8(proxy.cli(&["context", id]).stdout).unwrap();
-    for part in ["clear 70%", "fold 80%", "limit 100%"] {
+    for part in ["clear 70 %", "fold 80 %", "limit 100 %"] {
         assert!(said.contains(part), "no {part:?} in:\n{said}");
     }
 }
