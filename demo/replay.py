@@ -22,6 +22,10 @@ from urllib.parse import urlsplit
 TIMEOUT_SECONDS = 300  # one reply; a full window takes about 20 s on one old core
 
 
+# What was done, in the words of docs/glossary.md.
+DONE = {"evict": "preview", "summarize": "fold", "truncate": "cut", "emergency": "after a refusal"}
+
+
 class Stop(Exception):
     """What ends the replay, in words for the person who started it."""
 
@@ -183,7 +187,8 @@ def run(args: argparse.Namespace) -> None:
     seconds = time.monotonic() - started
     evaluated = sum(turn.get("evaluated", 0) for turn in results) if args.unmanaged else evaluated_so_far(args.url)
     facts = kept(args.url, session, turns, results, args.unmanaged)
-    save(args.out, {"label": args.label, "turns": results, "seconds": seconds, "evaluated": evaluated, "facts": facts})
+    done = rewrites(args.url, results, args.unmanaged)
+    save(args.out, {"label": args.label, "turns": results, "seconds": seconds, "evaluated": evaluated, "facts": facts, "rewrites": done})
 
 
 def facts_of(session: dict, end: int) -> dict[int, str]:
@@ -215,6 +220,20 @@ def kept(url: str, session: dict, turns: list[int], results: list[dict], unmanag
         elif line in strings(call_json(url, f"/windowsill/records/{conversation}:{index}")):
             out["recalled"] += 1
     return out
+
+
+def rewrites(url: str, results: list[dict], unmanaged: bool) -> dict:
+    """What was done to the conversation, once the record has its last request."""
+    answered = [turn for turn in results if turn["answered"]]
+    if unmanaged or not answered:
+        return {"compactions": 0, "layers": {}}
+    conversation = answered[-1]["headers"]["conversation"]
+    for _ in range(50):
+        did = call_json(url, f"/windowsill/conversations/{conversation}/insight")["did"]
+        if did["requests"] >= len(answered):
+            break
+        time.sleep(0.1)
+    return did
 
 
 def strings(value: object) -> str:
@@ -264,7 +283,7 @@ def figures(result: dict, window: int) -> dict[str, str]:
         "requests answered": f"{len(answered)} of {len(turns)}",
         "facts kept": facts_kept(result["facts"]),
         "first word after (median)": f"{statistics.median(waits):.1f} s" if waits else "-",
-        "requests rewritten": rewritten(turns),
+        "rewrites": rewritten(result["rewrites"]),
         "tokens the client sent": f"{sum(turn['sent'] for turn in turns):,}",
         "tokens forwarded and accepted": f"{sum(forwarded(turn) for turn in answered):,}",
         "tokens evaluated, summaries included": f"{result['evaluated']:,}",
@@ -284,18 +303,10 @@ def refused(turn: dict) -> int:
     return int(turn["headers"].get("prompt-tokens", 0)) or turn["sent"]
 
 
-def rewritten(turns: list[dict]) -> str:
-    kinds: dict[str, int] = {}
-    touched = 0
-    for turn in turns:
-        actions = [action.strip() for action in turn["headers"].get("action", "none").split(",")]
-        actions = [action for action in actions if action not in ("", "none")]
-        touched += bool(actions)
-        for action in actions:
-            kinds[action] = kinds.get(action, 0) + 1
-    if not touched:
-        return "none"
-    return f"{touched} ({', '.join(f'{kind} {number}' for kind, number in kinds.items())})"
+def rewritten(done: dict) -> str:
+    """How often the conversation was rewritten, and what was done how often: as its page counts it."""
+    kinds = [f"{DONE.get(kind, kind)} {number}" for kind, number in done["layers"].items()]
+    return f"{done['compactions']} ({', '.join(kinds)})" if done["compactions"] else "none"
 
 
 def load(path: str):

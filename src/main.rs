@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tracing::info;
 use windowsill::config::{self, Config, Flags};
 use windowsill::plain;
-use windowsill::proxy::{App, Error, grouped};
+use windowsill::proxy::{App, Error};
 use windowsill::server;
 
 /// musl's own allocator maps memory and wakes other threads many times in each request, which then costs half as much again.
@@ -539,13 +539,7 @@ fn compact(config: &Config, id: &str, focus: Option<String>, dry: bool, json: bo
         out_json(&answer)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let tokens = |key: &str| answer[key].as_u64().map_or("?".into(), |n| grouped(n as u32));
-    let id = answer["conversation"].as_str().unwrap_or(id);
-    let mut page = format!("{id}: {} -> {} tokens\n", tokens("before"), tokens("after"));
-    if dry {
-        let again = tokens("evaluated_again");
-        page += &format!("Nothing was changed. The next request would evaluate {again} tokens again.\n");
-    }
+    let page = cli::pin::said(&answer, &cli::pin::How { next_break: false, dry_run: dry, json }, "folded");
     out(&format!("{page}\n{}\n", answer["brief"].as_str().unwrap_or("")))?;
     Ok(ExitCode::SUCCESS)
 }

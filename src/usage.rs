@@ -101,6 +101,23 @@ struct Said {
     reasoning_content: Option<Value>,
     reasoning: Option<Value>,
     tool_calls: Option<Vec<Value>>,
+    function_call: Option<Called>,
+}
+
+/// A call in the form that OpenAI had before `tool_calls`.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Called {
+    name: Option<Value>,
+    arguments: Option<Value>,
+}
+
+impl Said {
+    fn calls(&self) -> bool {
+        let legacy = self.function_call.as_ref().map(|call| [&call.name, &call.arguments]);
+        self.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty())
+            || legacy.is_some_and(|said| said.into_iter().flatten().any(reply::says))
+    }
 }
 
 impl Reported {
@@ -146,14 +163,14 @@ impl Reported {
                 continue;
             };
             // A finish reason that more of the reply follows was none.
-            let says = said.tool_calls.as_ref().is_some_and(|c| !c.is_empty())
-                || said.content.as_ref().is_some_and(|c| !c.is_null() && *c != "");
+            let calls = said.calls();
+            let says = calls || said.content.as_ref().is_some_and(|c| !c.is_null() && *c != "");
             self.finish = finish.or(self.finish.take().filter(|_| !says || choice.index > 0));
             let thinks =
                 [&said.reasoning_content, &said.reasoning].into_iter().flatten().any(|c| !c.is_null() && *c != "");
             self.thought = self.thought.or(now.filter(|_| thinks));
             self.spoke = self.spoke.or(now.filter(|_| says));
-            self.called_tools |= said.tool_calls.is_some_and(|c| !c.is_empty());
+            self.called_tools |= calls;
             if let (Some(Value::String(text)), true) = (said.content, self.text.len() < KEPT_TEXT) {
                 self.text.push_str(&text);
             }

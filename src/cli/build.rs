@@ -8,6 +8,7 @@ use windowsill::config::Config;
 use windowsill::plain;
 use windowsill::proxy::{Chosen, Record};
 
+use super::context::cut;
 use super::paint::tokens;
 use crate::{Failure, note, out, out_json};
 
@@ -77,11 +78,11 @@ fn numbers(text: &str) -> Option<Vec<Chosen>> {
 fn listed(segments: &Value) -> String {
     let mut page = format!("{:>8}{:>12}{:>10}  {}\n", "TURN", "MESSAGES", "TOKENS", "BEGINS WITH");
     for turn in segments["turns"].as_array().into_iter().flatten() {
-        let folded = if turn["folded"] == true { " (in brief 1)" } else { "" };
+        let folded = if turn["partly_folded"] == true { " (partly in brief 1)" } else { in_brief(turn) };
         page += &row(&turn["turn"].to_string(), turn, folded);
         let steps = turn["steps"].as_array().map(Vec::as_slice).unwrap_or_default();
         for step in steps.iter().filter(|_| steps.len() > 2) {
-            page += &row(step["step"].as_str().unwrap_or(""), step, "");
+            page += &row(step["step"].as_str().unwrap_or(""), step, in_brief(step));
         }
     }
     for brief in segments["briefs"].as_array().into_iter().flatten() {
@@ -89,17 +90,21 @@ fn listed(segments: &Value) -> String {
             "brief {}: messages {}-{}, {} tokens\n",
             brief["brief"],
             brief["from"],
-            brief["to"],
+            brief["to"].as_u64().unwrap_or(1).saturating_sub(1),
             tokens(&brief["tokens"])
         );
     }
     page
 }
 
+fn in_brief(part: &Value) -> &'static str {
+    if part["folded"] == true { " (in brief 1)" } else { "" }
+}
+
 /// A turn or a step in one line.
 fn row(name: &str, part: &Value, more: &str) -> String {
     let range = format!("{}-{}", part["from"], part["to"].as_u64().unwrap_or(1).saturating_sub(1));
-    let words: String = plain::line(part["words"].as_str().unwrap_or("")).chars().take(70).collect();
+    let words = cut(&plain::line(part["words"].as_str().unwrap_or("")), Some(70));
     format!("{name:>8}{range:>12}{:>10}  {words}{more}\n", tokens(&part["tokens"]))
 }
 

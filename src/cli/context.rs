@@ -1,6 +1,7 @@
 //! `windowsill context`: conversations, what fills the window of one, and what happens to them as it happens. Prints what the
 //! record and the running proxy say; decides nothing.
 
+use std::borrow::Cow;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -10,7 +11,7 @@ use windowsill::config::Config;
 use windowsill::plain;
 use windowsill::proxy::{Record, TraceQuery, ask_running, follow_running, sentence_of, told};
 
-use super::paint::{self, Paint, Part, ago, bar, tokens, walls};
+use super::paint::{self, Paint, Part, ago, bar, grouped_in, tokens, walls};
 use crate::{Failure, note, out, out_json, runtime};
 
 /// Columns of the list but for the titles; on a terminal that is not so wide, with fewer columns; and least characters of a title.
@@ -73,7 +74,7 @@ fn text(value: &Value) -> String {
 }
 
 fn percent(pressure: &Value) -> String {
-    pressure.as_f64().map_or("-".into(), |p| format!("{:.0}%", p * 100.0))
+    pressure.as_f64().map_or("-".into(), |p| format!("{:.0} %", p * 100.0))
 }
 
 /// All conversations, a line each.
@@ -107,7 +108,7 @@ fn list(report: &Value, config: &Config, paint: Paint, now: i64) -> String {
             &format!("{}{}", if about(state).is_empty() { "" } else { "~" }, tokens(&state["prompt_tokens"])),
             // Padded before it is colored: a terminal counts no escapes.
             &paint.severity(severity, &format!("{:>9}", percent(&state["pressure"]))),
-            &ago(row["updated_ms"].as_i64().unwrap_or(0), now),
+            &ago(row["last_request_ms"].as_i64().unwrap_or(0), now),
             &cut(&text(&row["model"]), Some(MODEL)),
             &cut(&text(&row["title"]), room),
         );
@@ -116,7 +117,7 @@ fn list(report: &Value, config: &Config, paint: Paint, now: i64) -> String {
 }
 
 /// At most so many characters of a text; what is cut ends with an ellipsis, at a word where one ends near there.
-fn cut(text: &str, room: Option<usize>) -> String {
+pub(super) fn cut(text: &str, room: Option<usize>) -> String {
     let Some(room) = room.filter(|room| text.chars().count() > *room) else { return text.to_owned() };
     let kept: String = text.chars().take(room.saturating_sub(1)).collect();
     let word = kept.rfind(' ').filter(|at| kept[*at..].chars().count() <= 12).unwrap_or(kept.len());
@@ -139,7 +140,7 @@ pub(super) fn one(seen: &Value, paint: Paint, now: i64) -> String {
     );
     page += &gauge(seen, paint);
     page += &section(
-        "Largest messages, as the model sees them (tokens are estimates)",
+        "Largest messages, the first five, as the model sees them (tokens are estimates)",
         seen["largest"].as_array(),
         paint,
         largest_line,
@@ -150,7 +151,7 @@ pub(super) fn one(seen: &Value, paint: Paint, now: i64) -> String {
     page += &ceilings(seen, paint);
     page += &section("Guardrails", seen["guardrails"].as_array(), paint, |event| {
         let when = ago(event["time_ms"].as_i64().unwrap_or(0), now);
-        format!("  {when:<12} {}", text(&event["what"]))
+        format!("  {when:<15} {}", grouped_in(&text(&event["what"])))
     });
     page += &section("Advice", seen["advice"].as_array(), paint, advice_line);
     page += &format!(
@@ -262,23 +263,43 @@ fn section(heading: &str, items: Option<&Vec<Value>>, paint: Paint, line: impl F
     if lines.is_empty() { lines } else { format!("\n{}\n{lines}", paint.bold(heading)) }
 }
 
+/// Who says a message, in the words of the legend and of the page.
+pub(super) fn who(role: &str) -> Cow<'_, str> {
+    match role {
+        "user" => "you".into(),
+        "tool" | "tool_result" => "result".into(),
+        role => plain::line(role),
+    }
+}
+
 fn largest_line(message: &Value) -> String {
     let call = message["calls"][0].as_str().filter(|call| !call.is_empty());
     let words = call.or(message["words"].as_str()).unwrap_or("");
-    let words: String = plain::line(words).chars().take(60).collect();
+    let words = cut(&plain::line(words), Some(60));
     let at = message["at"].as_u64().unwrap_or(0);
-    format!("  {at:>5}  {:<10}{:>9}  {words}", text(&message["role"]), tokens(&message["view_tokens"]))
+    let who = who(message["role"].as_str().unwrap_or(""));
+    format!("  {at:>5}  {who:<10}{:>9}  {words}", tokens(&message["view_tokens"]))
 }
 
 /// What each of the newest requests added.
 fn turns(seen: &Value, paint: Paint, now: i64) -> String {
     let Some(all) = seen["requests"].as_array().filter(|requests| !requests.is_empty()) else { return String::new() };
     let newest = &all[all.len().saturating_sub(TURNS)..];
-    let mut page = format!("\n{}\n", paint.bold(&format!("Requests ({} in all)", all.len())));
+    // The newest alone are told one by one.
+    let told = match seen["did"]["requests"].as_u64() {
+        Some(n) if n > newest.len() as u64 => {
+            format!("Requests (the last {} of {})", newest.len(), tokens(&seen["did"]["requests"]))
+        }
+        _ => format!("Requests ({} in all)", all.len()),
+    };
+    let mut page = format!("\n{}\n", paint.bold(&told));
     page += &paint
         .soft(&format!("  {:<16}{:>9}{:>9}{:>9}{:>9}{:>9}\n", "WHEN", "PROMPT", "ADDED", "CACHED", "OUT", "SECONDS"));
     for turn in newest {
-        let added = turn["added"].as_i64().map_or("-".into(), |n| format!("{n:+}"));
+        let added = turn["added"].as_i64().map_or("-".into(), |n| {
+            let sign = if n < 0 { '-' } else { '+' };
+            format!("{sign}{}", tokens(&Value::from(n.unsigned_abs())))
+        });
         page += &format!(
             "  {:<16}{:>9}{added:>9}{:>9}{:>9}{:>9.1}{}\n",
             ago(turn["time_ms"].as_i64().unwrap_or(0), now),
@@ -321,6 +342,10 @@ fn done(seen: &Value, paint: Paint, now: i64) -> String {
     }
     for (kind, n) in did["warnings"].as_object().into_iter().flatten().filter(|(_, n)| n.as_u64() > Some(0)) {
         page += &paint.severity(Some("yellow"), &format!("  warning: {} {}\n", tokens(n), kind.replace('_', " ")));
+    }
+    if rewrites.len() > REWRITES {
+        page +=
+            &format!("  {}\n", paint.soft(&format!("the last {REWRITES} changes, those that were undone among them:")));
     }
     for event in &rewrites[rewrites.len().saturating_sub(REWRITES)..] {
         let data = &event["data"];

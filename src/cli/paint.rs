@@ -57,6 +57,29 @@ pub(crate) fn tokens(value: &Value) -> String {
     value.as_u64().map_or("-".to_owned(), |n| grouped(u32::try_from(n).unwrap_or(u32::MAX)))
 }
 
+/// A text with the thousands of its numbers set apart.
+pub(crate) fn grouped_in(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 8);
+    let mut word = String::new();
+    let end = |word: &mut String, out: &mut String| {
+        match word.parse::<u32>() {
+            Ok(n) if n >= 1_000 && word.bytes().all(|b| b.is_ascii_digit()) => out.push_str(&grouped(n)),
+            _ => out.push_str(word),
+        }
+        word.clear();
+    };
+    for c in text.chars() {
+        if c.is_alphanumeric() {
+            word.push(c);
+        } else {
+            end(&mut word, &mut out);
+            out.push(c);
+        }
+    }
+    end(&mut word, &mut out);
+    out
+}
+
 /// How long ago something was, as people say it.
 pub(crate) fn ago(then_ms: i64, now_ms: i64) -> String {
     let seconds = now_ms.saturating_sub(then_ms).max(0) / 1000;
@@ -136,6 +159,18 @@ mod tests {
             assert_eq!(ago(0, seconds * 1000), said, "{seconds}");
         }
         assert_eq!(ago(i64::MAX, 0), "just now");
+    }
+
+    #[test]
+    fn numbers_in_a_text_are_set_apart_and_ids_are_not() {
+        for (text, said) in [
+            ("3 cleared (14719 -> 10896 tokens; line 11264)", "3 cleared (14,719 -> 10,896 tokens; line 11,264)"),
+            ("r3f9a0c12345 of 007", "r3f9a0c12345 of 007"),
+            ("99999999999", "99999999999"),
+            ("", ""),
+        ] {
+            assert_eq!(grouped_in(text), said);
+        }
     }
 
     #[test]

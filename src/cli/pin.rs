@@ -39,16 +39,16 @@ pub(crate) struct Unpin {
 }
 
 #[derive(Args)]
-pub(super) struct How {
+pub(crate) struct How {
     /// Wait until the prompt is rewritten anyway: nothing is evaluated again for it.
     #[arg(long)]
-    pub(super) next_break: bool,
+    pub(crate) next_break: bool,
     /// Only say what it would cost.
     #[arg(long)]
-    pub(super) dry_run: bool,
+    pub(crate) dry_run: bool,
     /// Print JSON.
     #[arg(long)]
-    pub(super) json: bool,
+    pub(crate) json: bool,
 }
 
 impl How {
@@ -76,12 +76,12 @@ pub(crate) fn pin(config: &Config, of: &Pin) -> Result<ExitCode, Failure> {
         }
     }
     let answer = ask(config, &of.id, Method::POST, "pins", Some(&body))?;
-    told(&answer, &of.how)
+    told(&answer, &of.how, "pinned")
 }
 
 pub(crate) fn unpin(config: &Config, of: &Unpin) -> Result<ExitCode, Failure> {
     let answer = ask(config, &of.id, Method::DELETE, &format!("pins/{}", of.pin), Some(&of.how.body()))?;
-    told(&answer, &of.how)
+    told(&answer, &of.how, "unpinned")
 }
 
 pub(crate) fn ask(
@@ -92,33 +92,61 @@ pub(crate) fn ask(
     body: Option<&Value>,
 ) -> Result<Value, Failure> {
     // The proxy takes whole ids alone; the record here knows what the beginning of one means.
-    let found = Record::open(&config.data_dir).ok().and_then(|record| record.context(Some(id)).ok());
-    let whole = found.and_then(|found| found["id"].as_str().map(str::to_owned));
+    let whole = whole_id(config, id)?;
     let id = whole.as_deref().unwrap_or(id);
     let key = config.api_key.as_ref().map(|k| k.expose().to_owned());
     let address = config.listen.to_string();
     Ok(runtime()?.block_on(steer_running(&address, key.as_deref(), method, (id, what), body))?)
 }
 
-pub(super) fn told(answer: &Value, how: &How) -> Result<ExitCode, Failure> {
+/// The id that this is the beginning of, as the record here knows it. The running proxy may have another record.
+fn whole_id(config: &Config, id: &str) -> Result<Option<String>, Failure> {
+    let Ok(record) = Record::open(&config.data_dir) else { return Ok(None) };
+    match record.context(Some(id)) {
+        Ok(found) => Ok(found["id"].as_str().map(str::to_owned)),
+        // Which one is meant is for the person to say.
+        Err(e) if e.code() == Some("ambiguous") => Err(e.into()),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Says what was done, or what it would cost. `done`: what it is called once it is done.
+pub(super) fn told(answer: &Value, how: &How, done: &str) -> Result<ExitCode, Failure> {
     if how.json {
         out_json(answer)?;
         return Ok(ExitCode::SUCCESS);
     }
+    out(&said(answer, how, done))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What [`told`] prints.
+pub(crate) fn said(answer: &Value, how: &How, done: &str) -> String {
+    let id = plain::line(answer["conversation"].as_str().unwrap_or(""));
+    let about = if answer["counted"] == false { "about " } else { "" };
+    let size = |key: &str| format!("{about}{} tokens", tokens(&answer[key]));
     let mut page = match (answer["pin"].as_u64(), how.dry_run) {
-        (Some(n), false) => format!("pin {n}\n"),
-        _ => String::new(),
+        (_, true) => format!("{id}: nothing was changed, this is the price\n"),
+        (Some(n), false) => format!("{id}: {done}, as pin {n}\n"),
+        _ => format!("{id}: {}\n", if how.next_break { "it waits for the next rewrite" } else { done }),
     };
     if let Some(n) = answer["rule"].as_i64() {
         page += &format!("rule {n}: new conversations of this project begin with it\n");
     }
-    page += &format!("evaluated again with the next request: {} tokens", tokens(&answer["evaluated_again"]));
-    if let Some(seconds) = answer["seconds"].as_f64() {
-        page += &format!(", about {seconds:.1} s");
+    if how.next_break {
+        return page + "it costs nothing of its own\n";
     }
-    page += &format!("\nthe prompt then: {} tokens\n", tokens(&answer["after"]));
-    out(&page)?;
-    Ok(ExitCode::SUCCESS)
+    let (is, reads) = if how.dry_run { ("would be", "would read") } else { ("is", "reads") };
+    page += &format!("the prompt {is} {}, after {}\n", size("after"), size("before"));
+    page += &format!("the server {reads} {} again with the next request", size("evaluated_again"));
+    if let Some(seconds) = answer["seconds"].as_f64().filter(|_| answer["evaluated_again"].as_u64() > Some(0)) {
+        page += &format!(", in about {seconds:.1} s");
+    }
+    page += "\n";
+    if let Some(note) = answer["note"].as_str() {
+        page += &format!("{}\n", plain::line(note));
+    }
+    page
 }
 
 fn listed(pins: &Value) -> String {
@@ -134,5 +162,32 @@ fn listed(pins: &Value) -> String {
         let stands = pin["stands"].as_str().unwrap_or("-");
         page += &format!("{number:>4}{:>8}  {stands:<10}{at:<9}{text}\n", tokens(&pin["tokens"]));
     }
-    page + &format!("{} tokens of at most {}\n", tokens(&pins["tokens"]), tokens(&pins["most"]))
+    page + &format!(
+        "{} tokens, with the words around them, of at most {}\n",
+        tokens(&pins["tokens"]),
+        tokens(&pins["most"])
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_done_is_not_told_as_a_price() {
+        let answer = json!({"conversation": "c1", "before": 3_562, "after": 1_204, "evaluated_again": 900, "seconds": 2.14,
+            "counted": true});
+        let how = |next_break, dry_run| How { next_break, dry_run, json: false };
+        assert_eq!(
+            said(&answer, &how(false, false), "the last rewrite is undone"),
+            "c1: the last rewrite is undone\nthe prompt is 1,204 tokens, after 3,562 tokens\n\
+             the server reads 900 tokens again with the next request, in about 2.1 s\n"
+        );
+        assert_eq!(
+            said(&answer, &how(false, true), "undone"),
+            "c1: nothing was changed, this is the price\nthe prompt would be 1,204 tokens, after 3,562 tokens\n\
+             the server would read 900 tokens again with the next request, in about 2.1 s\n"
+        );
+        assert!(said(&answer, &how(true, false), "cleared").starts_with("c1: it waits for the next rewrite\n"));
+    }
 }

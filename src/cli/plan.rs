@@ -11,9 +11,9 @@ use clap::Args;
 use serde_json::{Value, json};
 use windowsill::config::{self, Config, UpstreamConfig, UpstreamKind};
 use windowsill::plain;
-use windowsill::proxy::{App, ask_running, dry_run as dry_run_of, plan_file};
+use windowsill::proxy::{App, ask_running, dry_run as dry_run_of, know_counts, plan_file};
 
-use super::paint::tokens;
+use super::paint::{grouped_in, tokens};
 use crate::{Failure, out, out_json, runtime};
 
 /// How long a running proxy may take to say what it serves.
@@ -49,7 +49,8 @@ async fn behind_the_proxy(config: &Config, model: &str) -> Option<UpstreamConfig
         _ => UpstreamKind::OpenAi,
     };
     Some(UpstreamConfig {
-        name: "windowsill".to_owned(),
+        // What was counted there is known by this name.
+        name: entry["upstream"].as_str().unwrap_or("windowsill").to_owned(),
         url: format!("http://{address}"),
         model: None,
         kind,
@@ -75,7 +76,9 @@ fn dry_run(mut config: Config, of: &OfFile) -> Result<Value, Failure> {
             let model = of.model.clone().or(named).unwrap_or_default();
             config.upstreams.extend(behind_the_proxy(&config, &model).await);
         }
+        let data_dir = config.data_dir.clone();
         let app = Arc::new(App::start_dry(config, &scratch).await?);
+        know_counts(&app, &data_dir);
         let report = dry_run_of(&app, body, of.model.as_deref()).await;
         app.close().await;
         report
@@ -110,7 +113,10 @@ pub(crate) fn show_plan(config: Config, of: &OfFile) -> Result<ExitCode, Failure
     }
     page += &format!("\nprompt tokens as forwarded: {} ({})\n", number(&report["prompt_tokens"]), text("source"));
     for why in report["because"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        page += &format!("- {}\n", plain::line(why));
+        page += &format!("- {}\n", grouped_in(&plain::line(why)));
+    }
+    for why in report["waits"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        page += &format!("- {}\n", grouped_in(&plain::line(why)));
     }
     out(&page)?;
     Ok(ExitCode::SUCCESS)

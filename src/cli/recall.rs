@@ -54,7 +54,7 @@ pub(crate) fn run(config: &Config, of: &Recall) -> Result<ExitCode, Failure> {
             }
             for h in hits.iter().filter(|_| !of.json) {
                 let id = h.id.clone().unwrap_or_else(|| format!("{}:{}", h.conversation, h.at));
-                let what = plain::line(h.call.as_deref().unwrap_or(&h.kind));
+                let what = h.call.as_deref().map_or_else(|| super::context::who(&h.kind), plain::line);
                 let date = h.date.as_deref().map(|date| format!(", {}", plain::line(date))).unwrap_or_default();
                 let head = format!("{}  {what}, message {}{date}", plain::line(&id), h.at);
                 out(&format!("{head}\n    {}\n", plain::line(&h.snippet)))?;

@@ -74,7 +74,7 @@ fn page(report: &Value, since: Option<&str>) -> String {
         );
     }
     for (what, figure) in [
-        ("tokens sent to models", of("prompt_tokens")),
+        ("tokens that models read", of("prompt_tokens")),
         ("of them from the servers' caches", of("cached_tokens") + &share("cached_tokens", "prompt_tokens")),
         ("tokens taken out of prompts", of("kept_out_tokens")),
         ("of them read back", of("read_back_tokens") + &share("read_back_tokens", "kept_out_tokens")),
@@ -92,13 +92,12 @@ fn page(report: &Value, since: Option<&str>) -> String {
             ("requests", "requests"),
             ("of them too long for the window", "too_long"),
             ("tokens that clients sent", "sent_tokens"),
-            ("tokens that would have been sent", "would_send_tokens"),
+            ("tokens that models would have read", "would_send_tokens"),
         ] {
             page += &format!("  {what:<40}{:>20}\n", tokens(&shadow[key]));
         }
     }
-    page +=
-        &format!("\n  {:<30}{:>9}{:>13}{:>13}{:>11}{:>11}\n", "MODEL", "REQUESTS", "SENT", "CACHED", "OUT", "UPKEEP");
+    page += &format!("\n  {:<30}{:>9}{:>13}{:>13}{:>11}{:>11}\n", "MODEL", "REQUESTS", "IN", "CACHED", "OUT", "UPKEEP");
     for model in report["models"].as_array().into_iter().flatten() {
         page += &format!(
             "  {:<30}{:>9}{:>13}{:>13}{:>11}{:>11}\n",

@@ -102,14 +102,20 @@ pub(crate) struct Status {
 /// The view before the last rewrite.
 pub(crate) fn undo(config: &Config, of: &Undo) -> Result<ExitCode, Failure> {
     let answer = ask(config, &of.id, Method::POST, "undo", Some(&json!({"dry_run": of.dry_run})))?;
-    told(&answer, &How { next_break: false, dry_run: of.dry_run, json: of.json })
+    told(&answer, &How { next_break: false, dry_run: of.dry_run, json: of.json }, "the last rewrite is undone")
 }
 
 /// One message in another shape: `what` is `restore`, `clear` or `evict`.
 pub(crate) fn message(config: &Config, of: &OfMessage, what: &str) -> Result<ExitCode, Failure> {
     let mut body = of.how.body();
     body["message"] = json!(of.message);
-    told(&ask(config, &of.id, Method::POST, what, Some(&body))?, &of.how)
+    let became = match what {
+        "restore" => "stands in full again",
+        "clear" => "is cleared: one line stands for it",
+        _ => "became a preview",
+    };
+    let done = format!("message {} {became}", of.message);
+    told(&ask(config, &of.id, Method::POST, what, Some(&body))?, &of.how, &done)
 }
 
 /// Prints the brief, or has it say something else.
@@ -135,7 +141,7 @@ pub(crate) fn brief(config: &Config, of: &Brief) -> Result<ExitCode, Failure> {
     }
     let mut body = of.how.body();
     body["text"] = json!(text.trim());
-    told(&ask(config, &of.id, Method::POST, "brief", Some(&body))?, &of.how)
+    told(&ask(config, &of.id, Method::POST, "brief", Some(&body))?, &of.how, "the brief was changed")
 }
 
 /// Stops the rewriting of a conversation, or takes it up again.

@@ -22,9 +22,10 @@ pub fn told(kind: &str, data: &Value) -> Option<String> {
         ),
         "small_model" => {
             let tools = if data["tools"] == true { "tools and " } else { "" };
-            format!("a small model is given {tools}{} tokens; {}", n("prompt_tokens"), text("action"))
+            let refused = if data["action"] == "refuse" { ", and was refused" } else { "" };
+            format!("a model below 3 billion parameters was given {tools}{} tokens{refused}", n("prompt_tokens"))
         }
-        "not_summarized" => format!("no model writes briefs: {}", text("because")),
+        "not_summarized" => format!("no model wrote the brief: {}", text("because")),
         "task" if data["how"] == "told" => {
             format!("task {}, told from {} words (the next task has {})", text("task"), n("cues"), n("next"))
         }

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use tracing::{debug, info, warn};
 
-use super::count::{CountError, CountWorker, Counted};
+use super::count::{CountError, CountWorker, Counted, INTRODUCTION};
 use super::shown::{STAND_IN, Shown};
 use super::window::Window;
 use super::{Counting, Origin, Sureness};
@@ -38,6 +38,20 @@ const REPLIES: usize = 3;
 const UNKNOWN_PER_MESSAGE: f64 = 6.0;
 /// As above, of the whole.
 const UNKNOWN_WHOLE: f64 = 48.0;
+/// The most of a window that is left free for it: in a small one, the little that fits would give way to a guess. A server that
+/// refuses a prompt says how long it is, and the next try is right.
+const UNKNOWN_SHARE: f64 = 0.125;
+
+/// Tokens that another rendering than ours may add to a prompt of so many messages, before anything is known of it.
+fn unknown(messages: usize, window: Tokens) -> Tokens {
+    let whole = UNKNOWN_WHOLE.min(f64::from(window) * UNKNOWN_SHARE);
+    (whole + UNKNOWN_PER_MESSAGE * messages as f64) as Tokens
+}
+
+/// Tokens of an unchecked count that another rendering may not have: of a prompt of so many messages, with tools or without.
+pub fn doubt(messages: usize, window: Tokens, tools: bool) -> Tokens {
+    unknown(messages, window).saturating_add(if tools { INTRODUCTION } else { 0 })
+}
 
 /// A count, and how far it is to be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -261,9 +275,9 @@ async fn load(program: PathBuf, file: FileId, served: Option<Arc<str>>, origin: 
 }
 
 impl Model {
-    /// The tokens of a request, `media` of which are for images and the like. Where the server can count, it is asked the
-    /// first time: if it counts otherwise, its word holds, now and from then on.
-    pub async fn total(&self, upstream: &Upstream, body: &Bytes, media: Tokens) -> Option<Exact> {
+    /// The tokens of a request for a window, `media` of which are for images and the like. Where the server can count, it is asked
+    /// the first time: if it counts otherwise, its word holds, now and from then on.
+    pub async fn total(&self, upstream: &Upstream, body: &Bytes, media: Tokens, window: Tokens) -> Option<Exact> {
         let counter = Arc::clone(&self.counter);
         let request = body.clone();
         let foreign = self.is_foreign(upstream);
@@ -300,7 +314,7 @@ impl Model {
         if verified {
             return Some(Exact { tokens: own, own: Some(self.origin), sure: true });
         }
-        let (more, sure) = state.difference(messages);
+        let (more, sure) = state.difference(messages, window);
         let tokens = own.saturating_add_signed(more.ceil() as i32);
         state.pending.push_back(Pending { told: tokens, own, messages });
         if state.pending.len() > REMEMBERED {
@@ -356,9 +370,9 @@ impl Model {
 
 impl State {
     /// What the server's own rendering adds to a prompt of so many messages, erring high, and whether that is known.
-    fn difference(&self, messages: usize) -> (f64, bool) {
+    fn difference(&self, messages: usize, window: Tokens) -> (f64, bool) {
         let n = messages as f64;
-        let Some(newest) = self.replies.back() else { return (UNKNOWN_WHOLE + UNKNOWN_PER_MESSAGE * n, false) };
+        let Some(newest) = self.replies.back() else { return (f64::from(unknown(messages, window)), false) };
         // It tends to be a constant for the whole and one for each message.
         let slope = match self.replies.iter().find(|r| r.0 != newest.0) {
             Some(other) => (newest.1 - other.1) / (newest.0 as f64 - other.0 as f64),
@@ -401,18 +415,18 @@ mod tests {
     #[test]
     fn the_difference_to_another_rendering_is_learned_and_errs_high() {
         let mut state = State::default();
-        assert_eq!(state.difference(10), (108.0, false));
+        assert_eq!((state.difference(10, 4096), state.difference(10, 128)), ((108.0, false), (76.0, false)));
         // Ollama's own template: 7 tokens more, and 2 a message.
         let truth = |n: usize| 7.0 + 2.0 * n as f64;
         state.replies.push_back((4, truth(4)));
-        assert!(state.difference(6).1 && state.difference(6).0 >= truth(6));
+        assert!(state.difference(6, 4096).1 && state.difference(6, 4096).0 >= truth(6));
         state.replies.push_back((6, truth(6)));
         for n in [6, 8, 40] {
-            assert!((state.difference(n).0 - truth(n)).abs() < 0.01, "{n}");
+            assert!((state.difference(n, 4096).0 - truth(n)).abs() < 0.01, "{n}");
         }
         // One that renders less.
         let mut less = State::default();
         less.replies.push_back((4, -30.0));
-        assert_eq!(less.difference(8), (-6.0, true));
+        assert_eq!(less.difference(8, 4096), (-6.0, true));
     }
 }

@@ -100,7 +100,7 @@ impl Order {
         self.misleads |= goes_on || says && self.finished && index == 0;
         self.release(goes_on, out);
         self.finished &= !says;
-        self.called |= choice.and_then(|c| c.pointer("/delta/tool_calls")).is_some_and(|c| !c.is_null());
+        self.called |= choice.and_then(|c| c.get("delta")).is_some_and(|delta| !reply::calls(delta).is_empty());
         if self.head.is_none() && choice.is_some() {
             let of = |key: &str| value.get(key).cloned().unwrap_or_default();
             self.head = Some(json!({"id": of("id"), "created": of("created"), "model": of("model")}));

@@ -173,3 +173,50 @@ fn the_window_is_fitted_to_the_memory() {
     assert!(model["memory"]["ram_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{model}");
     say(&format!("ollama, fitted: {}", first.ours("window-source")));
 }
+
+/// In the smallest window, the first request that a model ever gets is answered, though nothing is known yet of how its server
+/// renders prompts: what may come on top of a count is no reason to refuse what the server alone answers.
+#[test]
+fn a_first_request_in_the_smallest_window_is_answered() {
+    let ollama = Ollama::start();
+    let numbers: Vec<String> = (0..300).map(|n| format!("word{n}")).collect();
+    let hex: Vec<String> = (0..60_u32).map(|n| format!("{:08x}", n.wrapping_mul(0x9e37_79b9))).collect();
+    let tool = json!({"type": "function", "function": {"name": "find", "description": "Finds a thing.",
+        "parameters": {"type": "object", "properties": {"what": {"type": "string"}}}}});
+    for (window, words, tools) in [
+        (128, numbers[..20].join(" "), json!([])),
+        (128, numbers.join(" "), json!([])),
+        (128, hex.join(" "), json!([])),
+        (256, hex.join(""), json!([tool])),
+    ] {
+        let body = json!({"model": "smollm2", "stream": false, "tools": tools, "options": {"num_ctx": window, "num_predict": 8},
+            "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": format!("{words} What is it?")}]});
+        let direct = http::post(&format!("{}/api/chat", ollama.url()), &body);
+        assert_eq!(direct.status, 200, "Ollama alone keeps the end: {}", direct.text);
+        // A fresh record each time: nothing is known of the model.
+        let windowsill = Windowsill::before(&ollama.url(), &[]);
+        let through = http::post(&format!("{}/api/chat", windowsill.url()), &body);
+        assert_eq!(through.status, 200, "{window} {}: {}", words.chars().take(20).collect::<String>(), through.text);
+    }
+}
+
+/// Another program had the model loaded with a small window. A request that names none gets Ollama's own, alone and through
+/// windowsill, and is planned for that.
+#[test]
+fn a_window_that_another_program_asked_for_is_not_taken_for_the_requests_own() {
+    let ollama = Ollama::start();
+    let chat = |options: Value, words: usize| {
+        let long: Vec<String> = (0..words).map(|n| format!("w{n}")).collect();
+        json!({"model": "smollm2", "stream": false, "options": options,
+            "messages": [{"role": "system", "content": long.join(" ")}, {"role": "user", "content": "Hello?"}]})
+    };
+    let other =
+        || http::post(&format!("{}/api/chat", ollama.url()), chat(json!({"num_ctx": 256, "num_predict": 1}), 3));
+    let windowsill = Windowsill::before(&ollama.url(), &[]);
+    for _ in 0..2 {
+        assert_eq!((other().status, loaded_window(&ollama)), (200, 256));
+        let reply = http::post(&format!("{}/api/chat", windowsill.url()), chat(json!({"num_predict": 4}), 150));
+        assert_eq!((reply.status, reply.ours("window")), (200, "4096"), "{}", reply.text);
+        assert_eq!((reply.ours("action"), loaded_window(&ollama)), ("none", 4096));
+    }
+}

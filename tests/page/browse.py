@@ -284,6 +284,10 @@ def pins(browser, session, shots):
     do(browser, "Pin")
     browser.until("it is listed", "return document.getElementById('pins').innerText.includes(arguments[0])", RULE)
     close_to("Pin a text", said, session.send())
+    browser.run("document.querySelector('.list').scrollTop = 0")
+    browser.until("the message that the pin stands behind", "return [...document.querySelectorAll('.row .v')].some((v) => v.textContent.includes('what is pinned behind it'))")
+    browser.run("[...document.querySelectorAll('.row')].find((r) => r.querySelector('.v')?.textContent.includes('what is pinned behind it')).click()")
+    browser.until("the pin in it", "return [...document.querySelectorAll('#message pre')].some((pre) => pre.textContent.includes(arguments[0]))", RULE)
     choose(browser, "result", "as it is")
     browser.click("Pin…")
     assert price(browser) == 0, "what stands in the prompt costs nothing to pin"
@@ -299,8 +303,10 @@ def fold(browser, session):
     fill(browser, "focus", "the failing test")
     price(browser)
     assert session.edits() == before, "the price alone changes nothing"
-    browser.click("Read the brief first")
+    # No model is asked here: the brief is there at once, and its writing has no price.
     brief = browser.until("the brief", "return document.querySelector('dialog[open] details pre')?.textContent")
+    told = browser.run("return document.querySelector('dialog[open]').innerText")
+    assert "writing the brief" not in told and "Read the brief first" not in told and "made without a model" in told, told
     said = price(browser)
     assert session.edits() == before and RULE in brief, "the brief is shown, and nothing was folded"
     browser.shot(browser.folder, "brief-first")
@@ -320,6 +326,8 @@ def fold(browser, session):
     close_to("Fold", said, session.send())
     browser.until("why it was folded, in words for people", "return [...document.querySelectorAll('.card summary')].some((s) => /^Folded \\d+ messages?, as you asked: /.test(s.textContent))")
     browser.click("Edit the brief…")
+    browser.until("nothing is wrong before anything is written", "return document.querySelector('dialog[open] .quote')?.innerText.includes('once you write')")
+    assert not browser.run("return document.querySelector('dialog[open] .wrong')"), "it opens with an error"
     fill(browser, "text", "The tuple in resolve_lookup_value is the bug. Next: return the type that came in.")
     said = price(browser)
     do(browser, "Save")
@@ -391,6 +399,8 @@ def place(browser, session):
     browser.run("document.querySelector('.list').scrollTop = 0")
     browser.run("document.querySelector('.row').click()")
     browser.until("a message", "return !!document.querySelector('#message pre')")
+    # It cannot have the focus while what it did last is under way.
+    browser.until("the button can be chosen", "return [...document.querySelectorAll('button')].some((b) => b.textContent === 'Stop rewriting' && !b.disabled)")
     browser.run("""const rewrite = [...document.querySelectorAll('.card')].find((c) => c.querySelector('h2')?.textContent.startsWith('Rewrites')).querySelector('details');
         rewrite.open = true; window.held = {rewrite, text: document.querySelector('#message pre')}; window.held.text.scrollTop = 20; window.held.scrolled = window.held.text.scrollTop;
         window.held.button = [...document.querySelectorAll('button')].find((b) => b.textContent === 'Stop rewriting'); window.held.button.focus();
@@ -456,7 +466,7 @@ def requests(browser, session, shots):
     assert browser.run("return [...document.querySelectorAll('.three .figure')].every((f) => f.textContent.includes('in the last'))"), "the figures are of the last hour"
     browser.run("[...document.querySelectorAll('.requests tbody tr')].find((r) => r.querySelector(`a[href*='${arguments[0]}']`)).querySelector('.link .time').closest('button').click()", session.id)
     told = browser.until("the phases", "return document.querySelector('.detail .phases')?.textContent")
-    for part in ("reading the prompt", "tokens new", "from the cache", "writing the answer"):
+    for part in ("reading the prompt", " new", "from the cache", "writing the answer"):
         assert part in told, f"no {part!r} in {told!r}"
     headers = {"Authorization": f"Bearer {KEY}"}
     events = call("GET", f"{session.url}/windowsill/events?last=50&kind=model_usage&conversation={session.id}", headers=headers)[0]["events"]
@@ -468,6 +478,8 @@ def requests(browser, session, shots):
     slow = threading.Thread(target=chat, args=(session.url, [{"role": "user", "content": long}]), kwargs={"max_tokens": 4})
     slow.start()
     browser.until("a request under way", "return document.querySelector('tr.running')?.textContent.includes('Count to a hundred.')")
+    at = browser.until("what it is at", "return document.querySelector('tr.running .under')?.textContent")
+    assert at in ("waiting for the server", "writing the answer"), at
     slow.join()
     browser.until("it is answered", "return !document.querySelector('tr.running')")
     browser.shots(shots, "requests")
@@ -482,7 +494,7 @@ def requests(browser, session, shots):
     browser.until("both as JSON", "return document.querySelectorAll('#sides pre').length === 2")
     # It is sent again with another line: both answers stand beside each other, and nothing of it is kept.
     kept, newest = session.edits(), events[-1]["id"]
-    browser.click("Send again…")
+    browser.click("Try a change…")
     browser.until("the form", "const radio = document.querySelector('#again [value=line]'); radio?.click(); return !!radio")
     browser.until("the line", "return !!document.querySelector('#again [name=line]')")
     typed(browser, "#again [name=line]", "30")
@@ -498,20 +510,36 @@ def requests(browser, session, shots):
     assert len(whole["messages"]) == len(masked["messages"]) == last["messages"] and "resolve_lookup_value" in str(whole) and "resolve_lookup_value" not in str(masked)
 
 
-def spare(browser, session):
-    """That tools are named by index here is told, and can be taken back. The small model's template has no tools: they take nothing,
-    so the page does not offer to set it."""
-    tools = [{"type": "function", "function": {"name": f"tool_{n}", "description": "Does nothing.", "parameters": {"type": "object", "properties": {}}}} for n in range(5)]
-    id = chat(session.url, [{"role": "user", "content": "Which of your tools does nothing?"}], tools, max_tokens=1)[1]
-    wanted = lambda: Session(session.url, id, [], tools).pins()["tools"]
-    call("POST", f"{session.url}/windowsill/conversations/{id}/tools", {"listing": "auto"}, {"Authorization": f"Bearer {KEY}"})
-    browser.open(f"{session.url}/#/c/{id}")
-    browser.until("it is set", "return document.querySelector('#tools')?.innerText.includes('from its next request on')")
-    assert wanted() == "auto"
-    accessible(browser, "tools by index")
-    browser.click("Take it back")
-    browser.until("it is taken back", "return document.querySelector('#tools')?.innerText.includes('from its next request on') === false")
-    assert wanted() is None
+def spare(browser, program, folder, model, environment):
+    """Of many tools that were never called, the page says what they take, has them named by index at a click, and takes that back. The
+    model's own template has no tools, so that of the demo stands in for it."""
+    template = ["--chat-template", str(ROOT / "demo/chat-template.jinja")]
+    with running(model + template, "listening", stderr=subprocess.DEVNULL) as ready:
+        serve = [program, "serve", "--data-dir", f"{folder}/tools", "--listen", "127.0.0.1:0", "--upstream", ready.split()[-1]]
+        with running(serve, "listening on", env=environment, cwd=folder) as line:
+            url = line.split()[-1]
+            tools = [{"type": "function", "function": {"name": f"tool_{n}", "description": "Does nothing.", "parameters": {"type": "object", "properties": {}}}} for n in range(5)]
+            talk = [{"role": "user", "content": "Which of your tools does nothing?"}]
+            id = chat(url, talk, tools, max_tokens=1)[1]
+            wanted = lambda: Session(url, id, [], tools).pins()["tools"]
+            browser.open(f"{url}/#/c/{id}")
+            unlocked(browser)
+            told = browser.until("what the tools take", "return document.querySelector('#tools h2')?.textContent")
+            assert "5 tools" in told and "0 ever called" in told, told
+            assert wanted() is None
+            browser.click("Set it for this conversation")
+            browser.until("it is set", "return document.querySelector('#tools')?.innerText.includes('from its next request on')")
+            assert wanted() == "auto"
+            accessible(browser, "tools by index")
+            browser.click("Take it back")
+            browser.until("it is taken back", "return document.querySelector('#tools')?.innerText.includes('from its next request on') === false")
+            assert wanted() is None
+
+
+def unlocked(browser):
+    browser.until("the form for the key", "return !!document.querySelector('dialog input[name=key]')")
+    browser.run("document.querySelector('dialog input').value = arguments[0]", KEY)
+    browser.click("Open")
 
 
 def largest(browser, session, shots):
@@ -562,6 +590,18 @@ def hostile(browser, url, id):
     browser.run("document.querySelector('.row').click()")
     browser.until("its text", "return document.getElementById('message')?.innerText.includes('onerror')")
     assert browser.run("return window.stung === undefined && !document.querySelector('main img, main script')"), "text became HTML"
+
+
+def counts(browser, session):
+    """The list, the conversation, and the report count the same rewrites."""
+    browser.open(f"{session.url}/#/c/{session.id}")
+    card = "[...document.querySelectorAll('.card h2')].find((h) => h.textContent.startsWith('Rewrites'))"
+    told = browser.until("the rewrites", f"return {card}?.textContent")
+    count = told.split("·")[1].split(" freed")[0].strip()
+    browser.open(f"{session.url}/#/")
+    listed = browser.until("the list", "return [...document.querySelectorAll('.conversations tbody tr')].find((r) => r.querySelector(`a[href*='${arguments[0]}']`))?.children[6].textContent", session.id)
+    out = call("GET", f"{session.url}/windowsill/report", headers={"Authorization": f"Bearer {KEY}"})[0]
+    assert listed == count and int(count.replace(",", "")) <= out["rewrites"], f"{listed} in the list, {told} on the page, {out['rewrites']} in the report"
 
 
 def live(browser, url):
@@ -619,9 +659,7 @@ def without_server(browser, program, folder, id, environment):
     with running(serve, "listening on", env=environment, cwd=folder) as line:
         url = line.split()[-1]
         browser.open(url)
-        browser.until("the form for the key", "return !!document.querySelector('dialog input[name=key]')")
-        browser.run("document.querySelector('dialog input').value = arguments[0]", KEY)
-        browser.click("Open")
+        unlocked(browser)
         browser.until("the server is told to be down", "return document.getElementById('status').classList.contains('down')")
         browser.run("location.hash = `#/c/${arguments[0]}`", id)
         browser.until("rows", "return document.querySelectorAll('.row .v').length > 1")
@@ -670,6 +708,7 @@ def main():
             browser.folder = shots
             try:
                 everything(browser, session)
+                spare(browser, program, folder, model, environment)
                 if docs:
                     full(browser, url, shots)
                 without_server(browser, program, folder, session.id, environment)
@@ -695,7 +734,7 @@ def everything(browser, session):
     curate(browser, shots)
     search(browser, session, shots)
     largest(browser, session, shots)
-    spare(browser, session)
+    counts(browser, session)
     requests(browser, session, shots)
     house(browser, url, chat(url, [{"role": "user", "content": "Which plants like shade?"}], max_tokens=1)[1], shots)
     hostile(browser, url, chat(url, [{"role": "user", "content": HOSTILE}], max_tokens=1)[1])

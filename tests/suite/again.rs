@@ -16,9 +16,9 @@ fn folded(fake: &Fake) -> (TestProxy, String, usize) {
         if answer.action().contains("summarize") {
             let id = answer.header("x-windowsill-conversation").unwrap().to_owned();
             let messages = sent.value()["messages"].as_array().unwrap().len() - 1;
-            // What the reply cost is kept behind it, in a commit of its own.
+            // A reply may arrive before what it cost is on record.
             proxy.eventually(&format!("/windowsill/conversations/{id}"), |row| {
-                row["state"]["messages"] == messages && row["spend"]["rewrites"] == 1
+                row["state"]["messages"] == messages && row["state"]["spend"]["rewrites"] == 1
             });
             return (proxy, id, messages);
         }

@@ -237,7 +237,7 @@ fn where_no_model_can_summarize_it_is_said() {
         assert!((1..=4).contains(&told), "{toml}: said {told} times");
         let seen = proxy.cli(&["context", &id]);
         let page = String::from_utf8_lossy(&seen.stdout).into_owned();
-        assert!(page.contains("not summarized by a model") && page.contains(why), "{page}");
+        assert!(page.contains("no model wrote the last brief") && page.contains(why), "{page}");
         let doctor = proxy.cli(&["doctor", "--json"]);
         let found: Value = serde_json::from_slice(&doctor.stdout).unwrap();
         let found = found["problems"].as_array().unwrap().iter().any(|p| {

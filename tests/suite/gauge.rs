@@ -93,17 +93,24 @@ impl Told {
         }
         let wrong = contradictions(&seen);
         assert!(wrong.is_empty(), "{wrong:?}");
+        // The list, the conversation and the report count the same rewrites.
+        let listed = self.proxy.get("/windowsill/conversations").ok().json()["conversations"][0]["rewrites"].clone();
+        let report = self.proxy.get("/windowsill/report").ok().json();
+        let did = &seen["did"];
+        assert_eq!((&listed, &report["rewrites"]), (&did["compactions"], &did["compactions"]));
+        assert_eq!(report["kept_out_tokens"], did["freed_tokens"]);
         seen
     }
 
     /// Asks the price, does it, and looks at what is told then. `None` where it is refused.
     fn steered(&mut self, what: &str, body: &Value) -> Option<u64> {
+        let before = self.insight();
         let ask = |more: Value| {
             let mut body = body.clone();
             more.as_object().unwrap().iter().for_each(|(k, v)| body[k] = v.clone());
             self.proxy.post(&format!("{}/{what}", self.base), &[], body.to_string().as_bytes())
         };
-        let now = number(&self.proxy.get(&self.base).ok().json()["state"]["prompt_tokens"]);
+        let now = number(&before["state"]["prompt_tokens"]);
         let written =
             if what == "compact" { json!({"dry_run": true, "write_brief": true}) } else { json!({"dry_run": true}) };
         let price = ask(written);
@@ -119,6 +126,15 @@ impl Told {
         assert_eq!((told, number(&done["after"])), (said, said), "{what}: {price} {done}");
         let about = seen["state"]["prompt_tokens_source"].as_str().unwrap().starts_with("estimated");
         assert_eq!(about, price["counted"] == false, "{what}: {price}");
+        let brief = |seen: &Value| number(&seen["state"]["regions"]["brief"]);
+        if what == "pins" {
+            assert!(brief(&seen) > brief(&before), "a pin stands in front of the brief: {before} {seen}");
+            let history = |seen: &Value| number(&seen["state"]["regions"]["history"]);
+            let (was, is) = (history(&before), history(&seen));
+            assert!(was.abs_diff(is) <= 48 + was / 50, "a pin moves nothing else: {was} then {is}");
+            let freed = |seen: &Value| number(&seen["did"]["freed_tokens"]);
+            assert!(freed(&seen) <= freed(&before), "a pin frees nothing");
+        }
         if now != said {
             let last = &seen["rewrites"].as_array().unwrap().last().unwrap()["data"];
             assert_eq!(
@@ -239,7 +255,7 @@ fn all_percentages_have_one_base() {
     let answer = proxy.chat(&chat().user("Hello.")).ok();
     let id = answer.header("x-windowsill-conversation").unwrap();
     let said = String::from_utf8(proxy.cli(&["context", id]).stdout).unwrap();
-    for part in ["clear 70%", "fold 80%", "limit 100%"] {
+    for part in ["clear 70 %", "fold 80 %", "limit 100 %"] {
         assert!(said.contains(part), "no {part:?} in:\n{said}");
     }
 }
@@ -330,6 +346,8 @@ fn doctor_knows_that_the_running_windowsill_has_a_model() {
     let problems = told["problems"].as_array().unwrap();
     let of_servers = |p: &&Value| p["message"].as_str().unwrap().contains("no inference server was found");
     assert_eq!(problems.iter().find(of_servers), None, "{told}");
+    let running = problems.iter().find(|p| p["message"].as_str().unwrap().contains("a windowsill is running")).unwrap();
+    assert!(running["message"].as_str().unwrap().contains(&format!("at {}", fake.url())), "{running}");
     // A server may listen where every machine has one.
     if told["servers"].as_array().unwrap().is_empty() {
         let note = problems.iter().find(|p| p["message"].as_str().unwrap().contains("serves test-model")).unwrap();

@@ -134,8 +134,11 @@ fn context_says_why_a_line_was_passed() {
     let id = proxy.chat(&talk).ok().header("x-windowsill-conversation").unwrap().to_owned();
     let seen = proxy.eventually(&format!("/windowsill/conversations/{id}"), |_| true);
     let waits = seen["state"]["waits"].to_string();
-    assert!(waits.contains("summarize waits past its line of 5939 tokens: fold_at = \\\"wall\\\""), "{waits}");
-    assert!(waits.contains("clear waits past its line of 5120 tokens: no old result is left to clear"), "{waits}");
+    assert!(
+        waits.contains("Not folded yet, though the prompt has passed 5,939 tokens: `fold_at = \\\"wall\\\"`"),
+        "{waits}"
+    );
+    assert!(waits.contains("Old results are not cleared yet, though the prompt has passed 5,120 tokens: no old result is left to clear."), "{waits}");
     let page = String::from_utf8(proxy.cli(&["context", &id]).stdout).unwrap();
     assert!(page.contains("fold_at = \"wall\""), "{page}");
     // Nothing is said where nothing is passed.

@@ -5,6 +5,7 @@
 
 mod admission;
 mod again;
+mod agree;
 mod answers;
 mod apart;
 mod ask;
@@ -47,6 +48,7 @@ mod memory;
 #[cfg(target_os = "linux")]
 mod nvml;
 mod odd;
+mod older;
 mod openai_state;
 mod openapi;
 #[cfg(feature = "engine")]

@@ -327,3 +327,33 @@ fn what_is_no_text_in_stop_is_passed_over_before_an_ollama() {
         assert_eq!(fake.last().json()["options"]["stop"], sent, "{stop}");
     }
 }
+
+/// A reply that says nothing, at the end of a request in another dialect: there is nothing to go on from, and the model begins its
+/// own. Within a history it stays.
+#[test]
+fn a_last_reply_that_says_nothing_is_nothing_to_go_on_from() {
+    let fake = Fake::start(Kind::LlamaServer, 8192);
+    let proxy = TestProxy::before(&fake);
+    let user = json!({"role": "user", "content": "Hello?"});
+    for (path, field, nothing) in [
+        ("/v1/messages", "messages", json!({"role": "assistant", "content": []})),
+        ("/v1/messages", "messages", json!({"role": "assistant", "content": [{"type": "text", "text": ""}]})),
+        (
+            "/v1/responses",
+            "input",
+            json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ""}]}),
+        ),
+        ("/v1/responses", "input", json!({"role": "assistant", "content": ""})),
+        ("/api/chat", "messages", json!({"role": "assistant", "content": ""})),
+    ] {
+        for goes_on in [false, true] {
+            let mut all = vec![user.clone(), nothing.clone()];
+            all.extend(goes_on.then(|| user.clone()));
+            let body = json!({"model": MODEL, "max_tokens": 64, "stream": false, field: all});
+            proxy.post(path, &[], body.to_string().as_bytes()).ok();
+            let sent = fake.last().messages();
+            assert_eq!(sent.last().unwrap()["role"], "user", "{path} {nothing}");
+            assert_eq!(sent.len(), if goes_on { 3 } else { 1 }, "{path} {nothing}: {sent:?}");
+        }
+    }
+}

@@ -184,7 +184,7 @@ fn a_pin_that_takes_too_much_or_says_nothing_is_refused_with_numbers() {
         }
     }
     let refused = refused.expect("a quarter of the window is the most");
-    assert!(refused.contains("1024") && refused.contains("4096"), "{refused}");
+    assert!(refused.contains("1,024") && refused.contains("4,096"), "{refused}");
     // All of them stand in the prompt, and it still fits.
     let sent = sent.assistant("Yes.").user("And now?");
     it.proxy.chat(&sent).ok();
@@ -211,11 +211,13 @@ fn the_command_line_pins_lists_and_takes_back() {
     };
     assert_eq!(run(&["pin", &id]), (0, "nothing is pinned\n".into()));
     let (code, said) = run(&["pin", &id[..6], RULE]);
-    assert!(code == 0 && said.contains("pin 1") && said.contains("evaluated again"), "{said}");
+    assert!(code == 0 && said.contains("pinned, as pin 1") && said.contains("again with the next request"), "{said}");
     let (code, said) = run(&["pin", &id]);
     assert!(code == 0 && said.contains(RULE) && said.contains("of at most 1,024"), "{said}");
-    assert_eq!(run(&["unpin", &id, "1", "--dry-run"]).0, 0);
-    assert_eq!(run(&["unpin", &id, "1"]).0, 0);
+    let (code, said) = run(&["unpin", &id, "1", "--dry-run"]);
+    assert!(code == 0 && said.contains("nothing was changed"), "{said}");
+    let (code, said) = run(&["unpin", &id, "1"]);
+    assert!(code == 0 && said.contains("unpinned") && !said.contains("would"), "{said}");
     assert_eq!(run(&["unpin", &id, "1"]).0, 1);
     assert_eq!(run(&["pin", &id, ""]).0, 1, "an empty pin");
 }

@@ -1,7 +1,7 @@
 //! What a model answered last is on record when its reply ends, whoever comes back or does not.
 
 use serde_json::{Value, json};
-use windowsill::store::Store;
+use windowsill::store::{EventFilter, Store};
 
 use super::dialects::{ALL, Dialect, Read};
 use super::support::script::*;
@@ -62,6 +62,11 @@ fn a_reply_survives_a_kill_right_behind_its_end() {
             assert_eq!((reply.at, reply.role.as_str()), (1, "assistant"));
             assert_eq!(serde_json::from_slice::<Value>(&reply.raw).unwrap()["content"], SAID, "{}", dialect.name);
             assert_eq!(store.search("whale oil", Some(id), 5).unwrap().len(), 1);
+            if !stream {
+                // What it cost came into the record with it.
+                let of = EventFilter { conversation: Some(id.to_owned()), kinds: vec!["model_usage".into()] };
+                assert_eq!(store.events_of(0, 9, &of).unwrap().len(), 1, "{}", dialect.name);
+            }
         }
     }
 }

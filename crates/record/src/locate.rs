@@ -120,12 +120,11 @@ fn conversation_depth(inner: &Inner, tip: &Tip) -> Result<usize, Error> {
 
 /// Takes up the views that another process wrote into the same record since the last look.
 pub(super) fn catch_up(inner: &Inner) -> Result<(), Error> {
-    let ((views, recalled), removals) = {
+    let (newest, removals) = {
         let recent = inner.recent.lock();
         (recent.newest(), recent.removals)
     };
-    let views = inner.read(|conn| read::newer_views(conn, views))?;
-    let recalled = inner.read(|conn| read::newer_recalled(conn, recalled))?;
+    let (views, recalled) = inner.read(|conn| read::newer(conn, newest))?;
     if !views.is_empty() || !recalled.is_empty() {
         inner.recent.lock().catch_up(&views, &recalled, removals);
     }

@@ -61,16 +61,23 @@ pub(super) fn view_rows(conn: &Connection) -> rusqlite::Result<HashMap<Digest, i
     statement.query_map([], |r| Ok((Digest(r.get(0)?), r.get(1)?)))?.collect()
 }
 
-/// Views that were written after a row, by whichever process, the oldest first.
-pub(super) fn newer_views(conn: &Connection, than: i64) -> rusqlite::Result<Vec<(Digest, i64)>> {
-    let mut statement = conn.prepare_cached("SELECT chain, id FROM view WHERE id > ?1 ORDER BY id")?;
-    statement.query_map([than], |r| Ok((Digest(r.get(0)?), r.get(1)?)))?.collect()
-}
+/// A chain digest, and a row that belongs to it.
+pub(super) type At = (Digest, i64);
 
-/// Prefixes whose replies recalled something after a row, and the newest row.
-pub(super) fn newer_recalled(conn: &Connection, than: i64) -> rusqlite::Result<Vec<(Digest, i64)>> {
-    let mut statement = conn.prepare_cached("SELECT chain, id FROM recalled WHERE id > ?1 ORDER BY id")?;
-    statement.query_map([than], |r| Ok((Digest(r.get(0)?), r.get(1)?)))?.collect()
+/// What was written after these two rows, by whichever process, the oldest first: views, and prefixes whose replies recalled
+/// something. One statement, for each request asks, and nearly always there is nothing.
+pub(super) fn newer(conn: &Connection, (view, recalled): (i64, i64)) -> rusqlite::Result<(Vec<At>, Vec<At>)> {
+    let sql = "SELECT 0, chain, id FROM view WHERE id > ?1 UNION ALL
+        SELECT 1, chain, id FROM recalled WHERE id > ?2 ORDER BY id";
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut rows = statement.query([view, recalled])?;
+    let (mut views, mut all_recalled) = (Vec::new(), Vec::new());
+    while let Some(row) = rows.next()? {
+        let is_view = row.get::<_, i64>(0)? == 0;
+        let to = if is_view { &mut views } else { &mut all_recalled };
+        to.push((Digest(row.get(1)?), row.get(2)?));
+    }
+    Ok((views, all_recalled))
 }
 
 /// What a server said of the size of a prompt.

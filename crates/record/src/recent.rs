@@ -56,6 +56,8 @@ struct Queued<T> {
 /// What waits to be written.
 #[derive(Default)]
 struct Line {
+    /// The last batch that waits no more: they are written in the order in which they were queued.
+    settled: u64,
     nodes: HashMap<Digest, Queued<Tip>>,
     views: HashMap<Digest, Queued<Arc<View>>>,
     originals: HashMap<String, Queued<(Arc<Work>, usize)>>,
@@ -200,6 +202,7 @@ impl Recent {
 
     /// Notes that batch `seq` has been committed (`Some`) or given up (`None`).
     pub(super) fn settle(&mut self, seq: u64, work: &Work, applied: Option<Applied>) {
+        self.queued.settled = self.queued.settled.max(seq);
         for node in &work.batch.nodes {
             remove(&mut self.queued.nodes, &node.chain, seq);
         }
@@ -228,6 +231,11 @@ impl Recent {
             self.note_deepest(tip.conversation.clone(), tip.depth);
             self.tips.put(chain, tip);
         }
+    }
+
+    /// Whether every batch that was queued is committed or given up.
+    pub(super) fn is_written(&self) -> bool {
+        self.queued.settled == self.seq
     }
 
     /// The deepest prefix that has a view.
@@ -342,7 +350,7 @@ impl Recent {
     /// Whether nothing waits to be committed.
     #[cfg(test)]
     pub(super) fn is_settled(&self) -> bool {
-        let Line { nodes, views, originals, deepest, recalled } = &self.queued;
+        let Line { nodes, views, originals, deepest, recalled, settled: _ } = &self.queued;
         nodes.len() + views.len() + originals.len() + deepest.len() + recalled.len() == 0
     }
 }

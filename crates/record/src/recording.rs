@@ -43,6 +43,13 @@ impl Store {
 
     /// Returns once everything queued so far is committed, or has failed.
     pub async fn flush(&self) {
+        if !self.inner.recent.lock().is_written() {
+            self.answered().await;
+        }
+    }
+
+    /// Returns once the writer has done all that is before it, if only to look at its file.
+    async fn answered(&self) {
         let (ack, done) = oneshot::channel();
         if self.inner.enqueue(None, 0, None, Some(ack)).is_ok() {
             // An error means that the writer is gone: then nothing is queued either.
@@ -55,7 +62,7 @@ impl Store {
     pub async fn begin_anew_if_gone(&self) {
         let opened = self.inner.recent.lock().opened;
         if self.inner.queue.is_some() && schema::identity(&self.inner.path) != opened {
-            self.flush().await;
+            self.answered().await;
         }
     }
 

@@ -10,9 +10,12 @@ use windowsill_core::conversation::Digest;
 
 use super::passages::{self, Source};
 use super::read::{NODE, node_row};
-use super::types::{Error, LastReply, NodeRow};
+use super::types::{Error, LastReply, Node, NodeRow};
 use super::writer::Apply;
 use super::{large, schema};
+
+/// The role of a reply.
+const ROLE: &str = "assistant";
 
 /// What stands for the chain digest of a conversation's last reply.
 fn place(conversation: &str) -> Digest {
@@ -37,11 +40,15 @@ impl Apply<'_> {
         let found =
             self.tx.prepare_cached(sql).and_then(|mut s| s.query_row(params![conversation, after.0], rows).optional());
         let Some((owner, parent)) = self.wrap(found)? else { return Ok(()) };
+        if self.waiting(conversation, parent, digest)?.is_some_and(|(_, kept)| kept == **raw) {
+            // The same request was answered with the same words again.
+            return Ok(());
+        }
         self.let_reply_go(conversation, None)?;
         let sql = "INSERT INTO node (chain, parent, depth, conversation, role, digest, raw)
-            VALUES (?1, ?2, ?3, ?4, 'assistant', ?5, ?6)";
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
         let chain = place(conversation).0;
-        self.run(sql, params![chain, parent, depth + 1, owner, digest.0, large::bound(raw)])?;
+        self.run(sql, params![chain, parent, depth + 1, owner, ROLE, digest.0, large::bound(raw)])?;
         let row = self.tx.last_insert_rowid();
         self.wrap(large::fill(self.tx, row, raw))?;
         let new = passages::New {
@@ -53,6 +60,35 @@ impl Apply<'_> {
             now_ms: Some(now_ms),
         };
         self.wrap(passages::add_message(self.tx, &new))
+    }
+
+    /// Makes the last reply of a conversation the message that its client came back with, where that says the same; returns
+    /// whether it does. So the words of a turn are indexed once, and nothing of it is removed again.
+    pub(super) fn came_back(&self, conversation: &str, node: &Node, parent: Option<i64>) -> Result<bool, Error> {
+        let Some(parent) = parent.filter(|_| node.role == ROLE) else { return Ok(false) };
+        let Some((row, kept)) = self.waiting(conversation, parent, &node.digest)? else { return Ok(false) };
+        let is_same = kept == *node.raw;
+        // Where it has other spaces around it, its passages stand elsewhere.
+        if !is_same && passages::said(kept) != node.text {
+            return Ok(false);
+        }
+        self.run("UPDATE node SET chain = ?2 WHERE id = ?1", params![row, node.chain.0])?;
+        if !is_same {
+            self.wrap(schema::overwriting(self.tx, |tx| {
+                let sql = "UPDATE node SET raw = ?2 WHERE id = ?1";
+                tx.prepare_cached(sql)?.execute(params![row, large::bound(&node.raw)])
+            }))?;
+            self.wrap(large::fill(self.tx, row, &node.raw))?;
+        }
+        Ok(true)
+    }
+
+    /// The row and the bytes of a conversation's last reply, where it answers this message and says what has this digest.
+    fn waiting(&self, conversation: &str, parent: i64, digest: &Digest) -> Result<Option<(i64, Vec<u8>)>, Error> {
+        let sql = "SELECT id, raw FROM node WHERE chain = ?1 AND parent = ?2 AND digest = ?3";
+        let row = |r: &rusqlite::Row<'_>| Ok((r.get(0)?, r.get(1)?));
+        let values = params![place(conversation).0, parent, digest.0];
+        self.wrap(self.tx.prepare_cached(sql).and_then(|mut s| s.query_row(values, row).optional()))
     }
 
     /// Puts the last reply of a conversation away, unless it answers the history that ends with `tip`.

@@ -104,7 +104,7 @@ pub enum Error {
     #[error("another windowsill uses this record, so nothing can be deleted from it: stop that one first")]
     Shared,
     /// A prefix names more than one conversation.
-    #[error("`{prefix}` names {count} conversations; the newest are {}", examples.join(", "))]
+    #[error("{count} conversations have ids that begin with `{prefix}`; the newest are {}", examples.join(", "))]
     Ambiguous {
         /// What was asked for.
         prefix: String,

@@ -92,11 +92,14 @@ impl Writer {
             }
             let works: Vec<Arc<Work>> = group.iter().filter_map(|j| j.work.as_ref()).map(|(_, w)| w.clone()).collect();
             let results = self.commit_caught(&works);
+            let is_commit = !works.is_empty();
             drop(works);
             let steps: Vec<Prune> = group.iter_mut().filter_map(|job| job.prune.take()).collect();
             self.answer(group, results);
             self.files.watch.at("a group: answered");
-            self.commits.send_modify(|n| *n += 1);
+            if is_commit || !steps.is_empty() {
+                self.commits.send_modify(|n| *n += 1);
+            }
             for Prune { pass, ack } in steps {
                 let step = catch_unwind(AssertUnwindSafe(|| self.prune(pass)));
                 // The caller may have gone away; then the pass ends here.
@@ -218,6 +221,10 @@ impl Apply<'_> {
             let version = self.wrap(self.tx.query_row("PRAGMA user_version", [], |r| r.get::<_, i64>(0)))?;
             self.wrap(self.tx.pragma_update(None, "user_version", version))?;
         }
+        if let Some(reply) = &batch.last_reply {
+            // First, for the conversation may have gone on meanwhile.
+            self.last_reply(reply, now_ms)?;
+        }
         if let Some(update) = &batch.conversation {
             let id = self.conversation(update)?;
             conversation = Some(id);
@@ -227,9 +234,7 @@ impl Apply<'_> {
                     applied.tip = Some((node.chain, tip));
                 }
             }
-        }
-        if let Some(reply) = &batch.last_reply {
-            self.last_reply(reply, now_ms)?;
+            self.let_reply_go(&update.id, Some(&update.tip))?;
         }
         batch.respelled.iter().try_for_each(|(chain, raw)| self.respelled(chain, raw))?;
         for original in &batch.originals {
@@ -345,7 +350,6 @@ impl Apply<'_> {
         ];
         let id = self.get(sql, values)?;
         prune::is_back(self.tx, self.path, self.files, "conversation", &c.id)?;
-        self.let_reply_go(&c.id, Some(&c.tip))?;
         id.ok_or_else(|| Error::Invalid(format!("conversation `{}` was not written", c.id)))
     }
 
@@ -376,18 +380,20 @@ impl Apply<'_> {
                 Some(id.ok_or(Error::Gap { depth: node.depth })?)
             }
         };
-        let sql = "INSERT INTO node (chain, parent, depth, conversation, role, digest, raw)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-        let Node { chain, depth, role, digest, raw, .. } = node;
-        self.run(sql, params![chain.0, parent, depth, conversation, role, digest.0, large::bound(raw)])?;
-        let row = self.tx.last_insert_rowid();
-        self.wrap(large::fill(self.tx, row, raw))?;
-        let new =
-            passages::New { conversation, node: row, parent, at: depth - 1, text: &node.text, now_ms: Some(now_ms) };
-        self.wrap(passages::add_message(self.tx, &new))?;
+        let depth = node.depth;
+        if !self.came_back(name, node, parent)? {
+            let sql = "INSERT INTO node (chain, parent, depth, conversation, role, digest, raw)
+                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+            let Node { chain, role, digest, raw, text, .. } = node;
+            self.run(sql, params![chain.0, parent, depth, conversation, role, digest.0, large::bound(raw)])?;
+            let row = self.tx.last_insert_rowid();
+            self.wrap(large::fill(self.tx, row, raw))?;
+            let new = passages::New { conversation, node: row, parent, at: depth - 1, text, now_ms: Some(now_ms) };
+            self.wrap(passages::add_message(self.tx, &new))?;
+        }
         self.files.watch.at("a message: in");
         self.run("UPDATE conversation SET deepest = max(deepest, ?2) WHERE id = ?1", params![conversation, depth])?;
-        Ok(Tip { conversation: name.into(), depth: *depth })
+        Ok(Tip { conversation: name.into(), depth })
     }
 
     /// Gives a message, if it is known, other bytes.

@@ -74,7 +74,7 @@ impl Row {
                 true => format!("{} of {}", tokens(&state["prompt_tokens"]), tokens(&state["window"])),
                 false => tokens(&state["prompt_tokens"]),
             },
-            updated_ms: row["updated_ms"].as_i64().unwrap_or(0),
+            updated_ms: row["last_request_ms"].as_i64().or(row["updated_ms"].as_i64()).unwrap_or(0),
             under_way: row["under_way"]["requests"].as_u64().unwrap_or(0),
             since_ms: row["under_way"]["since_ms"].as_i64(),
         }

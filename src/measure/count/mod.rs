@@ -30,6 +30,7 @@ use crate::conversation::{Conversation, Digest, Message, Tokens};
 use crate::engine::VocabularyError;
 use crate::engine::vocabulary::{ChatTemplate, TemplateError, Vocabulary};
 use crate::plan::{Cost, shared_out};
+use crate::wire::legacy;
 
 /// How often a request is rendered with marks, with fewer each time.
 const ATTEMPTS: usize = 6;
@@ -46,7 +47,7 @@ const MARKS: Tokens = 5;
 const CALL_MARKS: Tokens = 12;
 
 /// Tokens with which a template may introduce tool definitions.
-const INTRODUCTION: Tokens = 160;
+pub(super) const INTRODUCTION: Tokens = 160;
 
 /// Why a request cannot be counted here.
 #[derive(Debug, thiserror::Error)]
@@ -119,7 +120,7 @@ impl Counter {
     /// # Errors
     /// When the template refuses it.
     pub fn total(&self, request: &[u8]) -> Result<(Tokens, usize), CountError> {
-        let (request, text) = self.prompt(request)?;
+        let (request, text) = self.prompt(request, false)?;
         Ok((self.vocabulary.count(&text?), messages(&request).len()))
     }
 
@@ -129,7 +130,7 @@ impl Counter {
     /// # Errors
     /// When the request is no JSON.
     pub fn at_least(&self, request: &[u8]) -> Result<(Tokens, usize), CountError> {
-        let (request, text) = self.prompt(request)?;
+        let (request, text) = self.prompt(request, true)?;
         let words = messages(&request).iter().map(|m| self.words(m)).fold(0, Tokens::saturating_add);
         let tools = self.tools_spelled(&request);
         // Words that introduce the tools, and a wider spelling of them.
@@ -161,7 +162,7 @@ impl Counter {
     /// # Errors
     /// When the template refuses it.
     pub fn counted(&self, request: &[u8], conversation: &Conversation, foreign: bool) -> Result<Counted, CountError> {
-        let (request, text) = self.prompt(request)?;
+        let (request, text) = self.prompt(request, foreign)?;
         let text = text?;
         let leading = conversation.system.len();
         let messages = request["messages"].as_array().map_or(0, Vec::len);
@@ -254,15 +255,16 @@ impl Counter {
         short(until).or_else(|| short(messages.len())).unwrap_or(0)
     }
 
-    /// A request and its prompt.
-    fn prompt(&self, request: &[u8]) -> Result<(Value, Result<Arc<str>, TemplateError>), CountError> {
+    /// A request and its prompt. A server that renders in a way of its own is told tools in the newer form alone.
+    fn prompt(&self, request: &[u8], foreign: bool) -> Result<(Value, Result<Arc<str>, TemplateError>), CountError> {
         let key = Digest::of(request);
-        let request: Value = serde_json::from_slice(request)?;
-        if let Some(known) = self.prompts.lock().get(&key) {
+        let mut request: Value = serde_json::from_slice(request)?;
+        let modern = foreign && legacy::modern(&mut request);
+        if let Some(known) = self.prompts.lock().get(&key).filter(|_| !modern) {
             return Ok((request, Ok(Arc::clone(known))));
         }
         let text = self.render(&request).map(Arc::<str>::from);
-        if let Ok(text) = &text {
+        if let Some(text) = text.as_ref().ok().filter(|_| !modern) {
             self.prompts.lock().put(key, Arc::clone(text));
         }
         Ok((request, text))

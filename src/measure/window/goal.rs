@@ -264,9 +264,13 @@ impl Goal {
         if loaded.provisional {
             return false;
         }
-        let Some(set) = self.set else { return true };
+        if self.settled.as_deref() == Some(loaded.identity.as_str()) {
+            return true;
+        }
+        // A request that names no window has Ollama load the model anew with its own, if another program named one.
+        let Some(set) = self.set else { return false };
         let most = loaded.trained.unwrap_or(set);
-        loaded.window == Some(set.min(most)) || self.settled.as_deref() == Some(loaded.identity.as_str())
+        loaded.window == Some(set.min(most))
     }
 
     /// Remembers what our load brought about.

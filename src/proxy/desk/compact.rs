@@ -9,6 +9,7 @@ use http::HeaderMap;
 use serde_json::{Value, json};
 
 use super::price::{Price, gauge_at, price_of, priced};
+use super::record::short;
 use super::sight::brief_seconds;
 use super::steer::wish;
 use crate::apply::{Applied, Words, Written};
@@ -17,17 +18,17 @@ use crate::config::Resolved;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Tokens};
 use crate::plan::reason::AskedBy;
-use crate::plan::{Action, Because, Counting, Facts, Plan, Regions, Strategy};
+use crate::plan::{Action, Because, Counting, Facts, Lines, Plan, Regions, Strategy};
 use crate::proxy::state::gauge::{reasons, regions};
 use crate::proxy::state::live::Unmade;
 use crate::proxy::state::standing::{Held, Standing, held, standing_of};
 use crate::proxy::state::steer::{Steer, When};
 use crate::proxy::state::view::{Intent, Subject, make_view, planned};
-use crate::proxy::turn::brief::{Ask, ask_for_brief, folded, left_out};
+use crate::proxy::turn::brief::{Ask, ask_for_brief, folded, is_asked, left_out};
 use crate::proxy::turn::save::{depth, rounded};
 use crate::proxy::turn::situation::{Situation, of_record};
 use crate::proxy::turn::steering::{focused, nothing};
-use crate::proxy::{App, Error, aside};
+use crate::proxy::{App, Error, aside, grouped};
 use crate::store::{Batch, ConversationRow, ConversationUpdate, Event};
 use crate::summarizer::Wanted;
 use crate::upstream::ChatOptions;
@@ -177,10 +178,11 @@ impl Ground {
         self.row.state["messages"].as_u64() == u64::try_from(self.chain().len()).ok()
     }
 
-    /// The system prompt and the tools, as the gauge says.
+    /// The system prompt, the tools and the brief, as the gauge says.
     pub(in crate::proxy) fn last_regions(&self) -> Regions {
         let of = |path: &str| stored(&self.row, path);
-        Regions { system: of("/regions/system"), tools: of("/regions/tools"), ..Regions::default() }
+        let (system, tools, brief) = (of("/regions/system"), of("/regions/tools"), of("/regions/brief"));
+        Regions { system, tools, brief, ..Regions::default() }
     }
 
     /// The first counts that are kept with it.
@@ -247,11 +249,14 @@ async fn priced_fold(app: &App, ground: &Ground, fold: &Fold<'_>, wanted: &Compa
     let view = folded_view(app, ground, &fold.plan, fold.focus, text.map(|text| (text, fold.to)))?.view;
     let price = price_of(app, ground, &view).await;
     let mut told = priced(app, ground, &price, wanted.when, true);
-    let to_read = (fold.asks && written.is_none()).then(|| reads(&ground.facts, fold.to));
+    let own = (&ground.situation.upstream, ground.request.model.as_str());
+    let asks = fold.asks && written.is_none() && is_asked(app, own, &ground.policy().summary_model).await;
+    let to_read = asks.then(|| reads(&ground.facts, fold.to));
     let id = &ground.row.id;
     told["brief_reads"] = json!(to_read);
     told["brief_seconds"] = json!(to_read.and_then(|reads| brief_seconds(app, id, reads, fold.max_tokens)));
-    let is_written = written.is_some() || !fold.asks;
+    // Where no model is asked, this is the brief.
+    let is_written = !asks;
     told["brief"] = json!(is_written.then(|| view.brief().map(str::to_owned)).flatten());
     told["written_by_a_model"] = json!(text.is_some());
     Ok(told)
@@ -266,7 +271,7 @@ async fn fold_now(app: &App, ground: &Ground, fold: &Fold<'_>, started: Instant)
     let because = fold.plan.because.clone();
     let done = json!({
         "conversation": ground.row.id, "before": price.before, "after": price.after,
-        "counted": price.counted, "written_by_a_model": written.is_some(),
+        "evaluated_again": price.again, "counted": price.counted, "written_by_a_model": written.is_some(),
         "because": reasons(&because, price.before, price.after), "brief": view.brief().map(str::to_owned),
     });
     let asked = Asked { action: "summarize", because, focus: fold.focus, started };
@@ -383,10 +388,19 @@ pub(in crate::proxy) async fn whole_row(app: &App, id: &str) -> Result<Conversat
         }
         found => found?,
     };
-    found.filter(|row| row.id == id).ok_or_else(|| {
-        let hint = "`windowsill context` lists them; what changes a conversation takes its whole id";
-        Error::client(404, "not_found", format!("no conversation `{id}` in the record"), hint)
-    })
+    match found {
+        Some(row) if row.id == id => Ok(row),
+        // Of a session, or of the beginning of an id: a person who changes something should know what.
+        Some(row) => {
+            let message =
+                format!("`{}` is not a whole id: a request that changes a conversation names it whole", short(id));
+            Err(Error::client(404, "not_found", message, &format!("the conversation that it means is {}", row.id)))
+        }
+        None => {
+            let message = format!("no conversation `{}` in the record", short(id));
+            Err(Error::client(404, "not_found", message, "`windowsill context` and the page list them"))
+        }
+    }
 }
 
 /// The facts of a recorded conversation but for its window. System messages and tools are outside the record: what
@@ -425,6 +439,8 @@ pub(in crate::proxy) async fn record_view(
     let mut state = row.state.clone();
     if state.is_object() {
         gauge.write(&mut state);
+        // Why nothing was done to the prompt of the last request says nothing of this one.
+        state["waits"] = json!(undecided(ground, price.after));
     }
     let now_ms = now_ms();
     let event = Event { now_ms, conversation: Some(row.id.clone()), kind: "context_compaction".into(), data };
@@ -435,6 +451,15 @@ pub(in crate::proxy) async fn record_view(
     // What was made ahead was made for the view before.
     app.lives.with(&row.id, |live| (live.work.ahead, live.work.brief, live.work.draft) = (None, None, None));
     Ok(())
+}
+
+/// That a prompt which a person changed is past a line, and what comes of it: no request was planned with it yet.
+fn undecided(ground: &Ground, prompt: Tokens) -> Option<[String; 1]> {
+    let line = Lines::of(&ground.facts, &ground.policy().policy).fold_at;
+    (prompt > line).then(|| {
+        let line = grouped(line);
+        [format!("You changed the prompt, and it has passed the {line} tokens from which it is folded: the next request decides.")]
+    })
 }
 
 /// A conversation as the record has it, for a change of something about it.

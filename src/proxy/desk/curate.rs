@@ -170,11 +170,15 @@ fn segments_in(store: &Store, row: &ConversationRow) -> Result<Value, Error> {
                 .filter_map(|step| {
                     let (from, to) = turn.step(step)?;
                     let name = Chosen { turn: n, step: Some(step) }.to_string();
-                    Some(json!({"step": name, "from": from, "to": to, "tokens": tokens(from, to), "words": said(from)}))
+                    let folded = in_brief(from, to, &fold) == to - from;
+                    Some(json!({"step": name, "from": from, "to": to, "tokens": tokens(from, to), "words": said(from),
+                        "folded": folded}))
                 })
                 .collect();
+            let (gone, length) = (in_brief(turn.from, turn.to, &fold), turn.to - turn.from);
             json!({"turn": n, "from": turn.from, "to": turn.to, "tokens": tokens(turn.from, turn.to),
-                "words": said(turn.from), "folded": is_in(turn, &fold), "steps": steps})
+                "words": said(turn.from), "folded": gone == length, "partly_folded": gone > 0 && gone < length,
+                "steps": steps})
         })
         .collect();
     let briefs: Vec<Value> = briefs(&fold, &all).into_iter().collect();
@@ -192,8 +196,16 @@ fn briefs(fold: &Value, all: &[Turn]) -> Option<Value> {
 
 /// Whether a brief says anything of a turn.
 fn is_in(turn: &Turn, fold: &Value) -> bool {
+    in_brief(turn.from, turn.to, fold) > 0
+}
+
+/// How many of the messages `from..to` a brief stands for: what a fold kept stands in the prompt itself.
+fn in_brief(from: usize, to: usize, fold: &Value) -> usize {
     let index = |name: &str| fold[name].as_u64().and_then(|n| usize::try_from(n).ok());
-    matches!((index("from"), index("to")), (Some(from), Some(to)) if turn.from < to && from < turn.to)
+    let (Some(start), Some(end)) = (index("from"), index("to")) else { return 0 };
+    let kept =
+        |at: usize| fold["kept"].as_array().is_some_and(|kept| kept.iter().any(|k| k.as_u64() == Some(at as u64)));
+    (from.max(start)..to.min(end)).filter(|at| !kept(*at)).count()
 }
 
 fn words(node: &NodeRow) -> String {
@@ -240,28 +252,22 @@ fn value(raw: &Bytes) -> Option<Value> {
 fn check(wanted: &[Chosen], briefs_wanted: &[usize], turns: &[Turn], brief: Option<&Value>) -> Result<(), Error> {
     let bad = |message: String, hint: &str| Err(Error::client(400, "bad_selection", message, hint));
     if wanted.is_empty() && briefs_wanted.is_empty() {
-        return bad(
-            "nothing was chosen".into(),
-            "name turns, briefs or both; `windowsill build ID` lists them; over HTTP, …/segments",
-        );
+        return bad("nothing was chosen".into(), "name turns, briefs or both; `windowsill build ID` lists them");
     }
     for of in wanted {
         let turn = of.turn.checked_sub(1).and_then(|at| turns.get(at));
         let Some(turn) = turn else {
             let message = format!("there is no turn {}: the conversation has turns 1 to {}", of.turn, turns.len());
-            return bad(message, "`windowsill build ID` lists them; over HTTP, …/segments");
+            return bad(message, "`windowsill build ID` lists them");
         };
         if of.step.is_some_and(|step| turn.step(step).is_none()) {
             let message = format!("there is no step {of}: turn {} has {} steps", of.turn, turn.steps.len());
-            return bad(message, "`windowsill build ID` lists them; over HTTP, …/segments");
+            return bad(message, "`windowsill build ID` lists them");
         }
     }
     if let Some(n) = briefs_wanted.iter().find(|n| **n != 1 || brief.is_none()) {
         let there = if brief.is_some() { "there is brief 1 alone" } else { "nothing was folded" };
-        return bad(
-            format!("there is no brief {n}: {there}"),
-            "`windowsill build ID` lists them; over HTTP, …/segments",
-        );
+        return bad(format!("there is no brief {n}: {there}"), "`windowsill build ID` lists them");
     }
     let of_brief = brief.filter(|_| !briefs_wanted.is_empty()).and_then(|b| b["turns"].as_array());
     if let Some(of) = wanted.iter().find(|of| of_brief.is_some_and(|turns| turns.contains(&json!(of.turn)))) {

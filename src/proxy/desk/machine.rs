@@ -65,6 +65,7 @@ async fn window_report(app: &App, upstream: &Upstream, model: &ModelInfo) -> Val
     let machine = app.measure.windows.machine();
     let seen = Seen::of(machine, &app.measure.counters, upstream, model).await;
     let mut out = seen.json(upstream, model);
+    out["url"] = json!(upstream.url());
     let decision = app.measure.windows.decision(upstream, &model.id);
     let file = seen.loaded.as_ref().and_then(|l| l.model_path.as_deref());
     let mismatch = file.and_then(|file| app.measure.counters.mismatch(upstream.name(), Path::new(file)));

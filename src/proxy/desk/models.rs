@@ -192,5 +192,5 @@ async fn told<'a>(app: &'a App, asked: &Told) -> Result<&'a Arc<Upstream>, Error
         return Ok(upstream);
     }
     let message = format!("no server lists the model `{}`", short(&asked.model));
-    Err(Error::client(404, "model_not_found", message, "GET /windowsill/models lists them"))
+    Err(Error::client(404, "model_not_found", message, "`windowsill doctor` and the page list them"))
 }

@@ -19,7 +19,7 @@ use crate::measure::tokens;
 use crate::proxy::state::standing::{ALL_PINS, LARGEST_PIN, Pinned, Standing, What, held, matched, standing_of, text};
 use crate::proxy::state::steer::{Steer, When};
 use crate::proxy::turn::steering::absent;
-use crate::proxy::{App, Error, aside};
+use crate::proxy::{App, Error, aside, grouped};
 use crate::store::{About, Batch};
 use crate::{brief, pinned, plan};
 
@@ -239,7 +239,10 @@ fn pinnable(app: &App, ground: &Ground, what: Pinning) -> Result<What, Error> {
     if tokens > window / LARGEST_PIN {
         let most = window / LARGEST_PIN;
         let message = format!(
-            "it has {tokens} tokens, and a pin may have {most}: a tenth of the window of {window}, or little room is left for work"
+            "it has {} tokens, and a pin may have {}: a tenth of the window of {}, or little room is left for work",
+            grouped(tokens),
+            grouped(most),
+            grouped(window)
         );
         return Err(bad(message, "pin the sentence that matters, as a text"));
     }
@@ -247,7 +250,11 @@ fn pinnable(app: &App, ground: &Ground, what: Pinning) -> Result<What, Error> {
     if held.saturating_add(tokens) > window / ALL_PINS {
         let most = window / ALL_PINS;
         let message = format!(
-            "{held} tokens are pinned already and this has {tokens}: all pins may have {most}, a quarter of the window of {window}"
+            "{} tokens are pinned already and this has {}: all pins may have {}, a quarter of the window of {}",
+            grouped(held),
+            grouped(tokens),
+            grouped(most),
+            grouped(window)
         );
         return Err(bad(message, "take another one back first"));
     }

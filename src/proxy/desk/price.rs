@@ -8,12 +8,13 @@ use super::compact::Ground;
 use super::sight::measured_speed;
 use super::steer::regions_with;
 use crate::conversation::Tokens;
-use crate::conversation::edit::View;
+use crate::conversation::edit::{Edit, View};
 use crate::measure::{Sureness, count, tokens};
 use crate::plan::Lines;
 use crate::plan::rewrite::{self, Out};
 use crate::proxy::state::gauge::{Gauge, Marks};
 use crate::proxy::state::steer::When;
+use crate::proxy::turn::slots::is_taken;
 use crate::proxy::{App, grouped};
 use crate::wire::openai_chat::{self, Request};
 
@@ -28,6 +29,8 @@ pub(in crate::proxy) struct Price {
     pub(in crate::proxy) again: Tokens,
     /// Whether that was counted, and not estimated.
     pub(in crate::proxy) counted: bool,
+    /// Whether another prompt took the place of this one at the server: all of it is read again, whatever is changed.
+    pub(in crate::proxy) taken: bool,
 }
 
 /// A prompt as it would be forwarded.
@@ -41,12 +44,20 @@ impl Price {
     /// What it costs to leave things as they are until the next break.
     pub(in crate::proxy) fn nothing(ground: &Ground) -> Price {
         let now = ground.gauge();
-        Price { before: now, after: now, again: 0, counted: ground.is_counted() }
+        Price { before: now, after: now, again: 0, counted: ground.is_counted(), taken: false }
     }
 }
 
 /// What it costs to have this view with the next request.
 pub(in crate::proxy) async fn price_of(app: &App, ground: &Ground, view: &View) -> Price {
+    let price = price_in_place(app, ground, view).await;
+    let held = app.lives.with(&ground.row.id, |live| live.prompt.held);
+    let slots = ground.situation.upstream.slots(&ground.request.model).await;
+    if is_taken(&slots, held) { Price { again: price.after, taken: true, ..price } } else { price }
+}
+
+/// The same where the server still holds what was sent last.
+async fn price_in_place(app: &App, ground: &Ground, view: &View) -> Price {
     let old = prompt(ground, ground.old());
     let next = prompt(ground, view);
     // The server holds what was sent last; what was changed since then cost nothing yet.
@@ -66,7 +77,7 @@ pub(in crate::proxy) async fn price_of(app: &App, ground: &Ground, view: &View) 
     let outside = if follows { i64::from(ground.gauge()) - i64::from(before) } else { 0 };
     let shift = |n: Tokens| Tokens::try_from((i64::from(n) + outside).max(0)).unwrap_or(Tokens::MAX);
     let counted = ground.has_head || ground.is_counted();
-    Price { before: shift(before), after: shift(after), again, counted }
+    Price { before: shift(before), after: shift(after), again, counted, taken: false }
 }
 
 /// A price where nobody can count: by what the plan's facts say of both views.
@@ -85,7 +96,7 @@ fn estimated_price(app: &App, ground: &Ground, view: &View, (held, old, next): (
         }
         false => after,
     };
-    Price { before, after, again, counted: false }
+    Price { before, after, again, counted: false, taken: false }
 }
 
 /// Tokens of the tool that reads back what left the prompt.
@@ -106,7 +117,16 @@ pub(in crate::proxy) fn gauge_at(app: &App, ground: &Ground, view: &View, price:
         let last = ground.last_regions();
         (kept.system, kept.tools) = (Some(last.system), Some(last.tools));
     }
-    let regions = regions_with(app, ground, view).settled(kept, price.after);
+    let planned = regions_with(app, ground, view);
+    if kept.brief.is_none() && fold_of(view) == fold_of(ground.old()) {
+        // The same fold with other words in its brief, or another pin in front: what stands on keeps the count that it had.
+        let other = i64::from(planned.brief) - i64::from(regions_with(app, ground, ground.old()).brief);
+        let brief = Tokens::try_from((i64::from(ground.last_regions().brief) + other).max(0)).unwrap_or(Tokens::MAX);
+        let others = [kept.system.unwrap_or(planned.system), kept.tools.unwrap_or(planned.tools), planned.media];
+        let all = others.into_iter().fold(brief, Tokens::saturating_add);
+        kept.brief = Some(brief).filter(|_| all <= price.after);
+    }
+    let regions = planned.settled(kept, price.after);
     if ground.has_head {
         marks.note(&app.measure, &regions);
     }
@@ -116,11 +136,19 @@ pub(in crate::proxy) fn gauge_at(app: &App, ground: &Ground, view: &View, price:
     Gauge { regions, source: sureness.as_str(), counts }
 }
 
+/// The messages that a view folds; `None` where its brief only carries what is pinned, or there is none.
+fn fold_of(view: &View) -> Option<(usize, usize)> {
+    view.edits.iter().find_map(|edit| match edit {
+        Edit::Fold { from, to, .. } if from < to => Some((*from, *to)),
+        _ => None,
+    })
+}
+
 /// The size of a prompt, where it can be counted.
 async fn sized(_app: &App, ground: &Ground, body: &Bytes) -> Option<Tokens> {
     if let Some(own) = &ground.situation.own {
         let media = count::media(&ground.request.conversation);
-        if let Some(exact) = own.total(&ground.situation.upstream, body, media).await {
+        if let Some(exact) = own.total(&ground.situation.upstream, body, media, ground.situation.known_window()).await {
             return Some(exact.tokens);
         }
     }
@@ -157,7 +185,12 @@ pub(in crate::proxy) fn priced(app: &App, ground: &Ground, price: &Price, when: 
         "after": price.after, "evaluated_again": price.again, "counted": price.counted, "limit": lines.limit,
         "tokens_per_second": speed, "seconds": speed.map(|s| f64::from(price.again) / s), "brief_reads": Value::Null,
     });
-    if price.after > line && price.after > price.before {
+    if price.taken {
+        out["note"] = json!(
+            "The server has worked on another prompt since the last request of this conversation: it reads all of it again, \
+             with this change or without it."
+        );
+    } else if price.after > line && price.after > price.before {
         out["note"] = json!(format!(
             "{} tokens are {} more than the {} from which the history is folded: a later request may be folded again, unless \
              rewriting is stopped",

@@ -196,8 +196,9 @@ impl Sums {
                     self.turns += is_turn;
                     model.turns += is_turn;
                     if is_turn > 0 {
-                        let gone = self.each.get(&event.conversation).map_or(0, |rewrites| rewrites.freed);
-                        self.sent += n(&data["prompt_tokens"]) + gone;
+                        let prompt = n(&data["prompt_tokens"]);
+                        self.sent +=
+                            self.each.get(&event.conversation).map_or(prompt, |rewrites| rewrites.sent(prompt));
                     }
                     model.prompt += n(&data["prompt_tokens"]);
                     model.cached += n(&data["cached_tokens"]);
@@ -246,7 +247,7 @@ impl Sums {
         json!({
             "shadow": if self.shadow.requests > 0 { shadow } else { Value::Null },
             "since_ms": since_ms, "conversations": self.conversations.len(), "requests": self.turns, "turns": self.turns, "rewrites": self.rewrites.count,
-            "sent_tokens": self.sent, "kept_out_tokens": self.rewrites.freed, "recalls": self.recalls, "recalls_found": self.recalls_found,
+            "sent_tokens": self.sent, "kept_out_tokens": self.rewrites.freed(), "recalls": self.recalls, "recalls_found": self.recalls_found,
             "read_back_tokens": self.read_back, "evaluated_again_tokens": self.lost,
             "upkeep_tokens": self.models.values().map(|m| m.upkeep).sum::<u64>(),
             "cached_tokens": self.models.values().map(|m| m.cached).sum::<u64>(),
@@ -289,8 +290,8 @@ mod tests {
         }
         let out = sums.json(0);
         let of = |key: &str| out[key].as_u64().unwrap();
-        assert_eq!((of("conversations"), of("turns"), of("rewrites"), of("kept_out_tokens")), (1, 1, 2, 600));
-        assert_eq!((of("prompt_tokens"), of("sent_tokens")), (70, 670), "what left the prompt was sent, too");
+        assert_eq!((of("conversations"), of("turns"), of("rewrites"), of("kept_out_tokens")), (1, 1, 2, 400));
+        assert_eq!((of("prompt_tokens"), of("sent_tokens")), (70, 470), "what left the prompt was sent, too");
         assert_eq!((of("recalls"), of("recalls_found"), of("read_back_tokens")), (2, 1, 40));
         assert_eq!(sums.worked(), (27, 0));
         assert_eq!((of("evaluated_again_tokens"), of("upkeep_tokens"), of("cached_tokens")), (12, 7, 50));

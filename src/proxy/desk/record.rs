@@ -142,7 +142,7 @@ pub(in crate::proxy) fn searchable(query: &str) -> Result<(), Error> {
 /// # Errors
 /// 404 for an unknown one.
 pub(in crate::proxy) fn row_of(app: &App, id: &str) -> Result<ConversationRow, Error> {
-    row(&app.store, id, "GET /windowsill/conversations lists them")
+    row(&app.store, id, "`windowsill context` and the page list them")
 }
 
 /// A hit as JSON, for the command line and over HTTP.

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use http::HeaderMap;
 use serde_json::{Value, json};
 
-use super::record::{self, Text, row_of};
+use super::record::{self, Record, Text, row_of};
+use super::rewrites;
 use super::rows::{self, edit_json, row_json};
 use crate::config::Severity;
 use crate::conversation::Tokens;
@@ -21,6 +22,9 @@ use crate::store::ConversationRow;
 use crate::upstream::{KindHint, Upstream, client};
 use crate::wire::openai_chat;
 
+/// Conversations whose first counts a dry run knows, the last active first.
+const COUNTED: usize = 1_000;
+
 /// `GET /windowsill/conversations`.
 ///
 /// # Errors
@@ -28,10 +32,11 @@ use crate::wire::openai_chat;
 pub fn conversations(app: &App, limit: usize) -> Result<Value, Error> {
     let rows = app.store.conversations(limit)?;
     let under_way = app.lives.under_way();
+    let rewrites = rewrites::counts(&app.store)?;
     let judged = |row: &ConversationRow| {
         let mut out = row_json(row);
-        let flown = under_way.get(&row.id).map(|(n, since)| json!({"requests": n, "since_ms": since}));
-        out["under_way"] = json!(flown);
+        out["under_way"] = json!(under_way.get(&row.id));
+        out["rewrites"] = json!(rewrites.get(&row.id).copied().unwrap_or(0));
         out["severity"] = json!(rows::severity(row, &app.config.gauge).map(Severity::as_str));
         out
     };
@@ -106,6 +111,15 @@ pub async fn dry_run(app: &Arc<App>, body: Bytes, model: Option<&str>) -> Result
         "edits": prepared.made.view.edits.iter().map(edit_json).collect::<Vec<_>>(),
         "messages_forwarded": prepared.made.out.len(),
     }))
+}
+
+/// Has a dry run tell a system prompt and tools by the counts that they got first, as the record of a data directory keeps them with
+/// its conversations. Without a record, nothing is known.
+pub fn know_counts(app: &App, data_dir: &std::path::Path) {
+    let Ok(record) = Record::open(data_dir) else { return };
+    for row in record.store.conversations(COUNTED).unwrap_or_default() {
+        app.measure.firsts.take(&row.state["counts"]);
+    }
 }
 
 /// Prompt tokens of a request as it would be forwarded, and as the client sent it; `from_client` says what it asks to be done with

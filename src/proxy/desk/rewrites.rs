@@ -11,15 +11,18 @@ use crate::measure::Sureness;
 use crate::plan::reason::{AskedBy, Rewrite, sentence};
 use crate::plan::{Kept, Regions};
 use crate::proxy::state::gauge::regions;
-use crate::store::EventRow;
+use crate::store::{EventFilter, EventRow, Store};
+
+/// Events that are read at once.
+const PAGE: usize = 5_000;
 
 /// The rewrites of any number of conversations, added up event by event, the oldest first.
 #[derive(Debug, Default)]
 pub(in crate::proxy) struct Rewrites {
     /// How many stand.
     pub(in crate::proxy) count: u64,
-    /// Tokens that they took out of prompts.
-    pub(in crate::proxy) freed: u64,
+    /// Tokens that they took out of prompts, less those that they put back: what is restored or pinned takes room again.
+    balance: i64,
     /// The last one of each conversation.
     last: HashMap<Option<String>, Last>,
 }
@@ -36,12 +39,67 @@ struct Last {
 }
 
 impl Last {
-    fn freed(&self) -> u64 {
-        if self.undone { 0 } else { self.before.saturating_sub(self.after) }
+    fn balance(&self) -> i64 {
+        let signed = |tokens: u64| i64::try_from(tokens).unwrap_or(i64::MAX);
+        if self.undone { 0 } else { signed(self.before).saturating_sub(signed(self.after)) }
+    }
+}
+
+/// The rewrites of one conversation, or of all, from the beginning of the record on.
+///
+/// # Errors
+/// When the record cannot be read.
+pub(in crate::proxy) fn of(store: &Store, conversation: Option<&str>) -> Result<Rewrites, crate::store::Error> {
+    let mut rewrites = Rewrites::default();
+    each(store, conversation, &["context_compaction", "model_usage"], |event| rewrites.add(event))?;
+    Ok(rewrites)
+}
+
+/// How many rewrites of each conversation stand.
+///
+/// # Errors
+/// When the record cannot be read.
+pub(in crate::proxy) fn counts(store: &Store) -> Result<HashMap<String, u64>, crate::store::Error> {
+    let mut all: HashMap<String, Rewrites> = HashMap::new();
+    each(store, None, &["context_compaction"], |event| {
+        if let Some(id) = &event.conversation {
+            all.entry(id.clone()).or_default().add(event);
+        }
+    })?;
+    Ok(all.into_iter().map(|(id, rewrites)| (id, rewrites.count)).collect())
+}
+
+/// Reads events of these kinds, the oldest first.
+fn each(
+    store: &Store,
+    conversation: Option<&str>,
+    kinds: &[&str],
+    mut act: impl FnMut(&EventRow),
+) -> Result<(), crate::store::Error> {
+    let kinds = kinds.iter().map(|kind| (*kind).to_owned()).collect();
+    let of = EventFilter { conversation: conversation.map(str::to_owned), kinds };
+    let mut from = 0;
+    loop {
+        let events = store.events_of(from, PAGE, &of)?;
+        events.iter().for_each(&mut act);
+        match events.last() {
+            Some(last) if events.len() == PAGE => from = last.id,
+            _ => return Ok(()),
+        }
     }
 }
 
 impl Rewrites {
+    /// Tokens that they took out of prompts, and that are not back there.
+    pub(in crate::proxy) fn freed(&self) -> u64 {
+        u64::try_from(self.balance).unwrap_or(0)
+    }
+
+    /// Tokens of what a client sent, where its prompt had so many.
+    pub(in crate::proxy) fn sent(&self, prompt: u64) -> u64 {
+        prompt.saturating_add_signed(self.balance)
+    }
+
     /// Takes in an event.
     pub(in crate::proxy) fn add(&mut self, event: &EventRow) {
         let data = &event.data;
@@ -57,7 +115,7 @@ impl Rewrites {
             let size = |key: &str| data[key]["prompt"].as_u64().unwrap_or(0);
             let last = Last { before: size("before"), after: size("after"), open: is_open(data), undone: false };
             self.count += 1;
-            self.freed += last.freed();
+            self.balance += last.balance();
             self.last.insert(event.conversation.clone(), last);
         }
     }
@@ -65,10 +123,10 @@ impl Rewrites {
     fn change(&mut self, of: &Option<String>, change: impl FnOnce(&mut Last)) {
         let Some(last) = self.last.get_mut(of) else { return };
         self.count -= u64::from(!last.undone);
-        self.freed -= last.freed();
+        self.balance -= last.balance();
         change(last);
         self.count += u64::from(!last.undone);
-        self.freed += last.freed();
+        self.balance += last.balance();
     }
 }
 
@@ -167,7 +225,7 @@ mod tests {
     fn sums(events: &[EventRow]) -> (u64, u64) {
         let mut sums = Rewrites::default();
         events.iter().for_each(|event| sums.add(event));
-        (sums.count, sums.freed)
+        (sums.count, sums.freed())
     }
 
     #[test]
@@ -196,5 +254,14 @@ mod tests {
         assert_eq!(told(&all).iter().map(|e| e["undone"] == true).collect::<Vec<_>>(), [false, true, false]);
         assert_eq!(sums(&[clear.clone(), fold.clone(), undo.clone(), undo.clone()]), (2, 900), "undone and done again");
         assert_eq!(sums(&[undo.clone(), clear, fold, undo, rewrite("evict", 800, 700, counted)]), (2, 500));
+    }
+
+    #[test]
+    fn what_takes_room_again_is_not_freed() {
+        let counted = "counted by the server";
+        let all = |more: &[EventRow]| sums(&[&[rewrite("clear", 900, 500, counted)], more].concat());
+        assert_eq!(all(&[rewrite("pin", 500, 540, counted), rewrite("unpin", 540, 500, counted)]), (3, 400));
+        assert_eq!(all(&[rewrite("restore", 500, 900, counted)]), (2, 0));
+        assert_eq!(sums(&[rewrite("pin", 500, 540, counted)]), (1, 0));
     }
 }

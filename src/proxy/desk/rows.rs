@@ -11,8 +11,14 @@ pub(in crate::proxy) fn row_json(row: &ConversationRow) -> Value {
     json!({
         "id": row.id, "title": row.title, "model": row.model, "upstream": row.upstream, "session": row.session,
         "parent": row.parent.as_ref().map(|(id, depth)| json!({"conversation": id, "messages": depth})),
-        "named": row.is_named, "starred": row.is_starred, "helper": row.state["class"] == "helper", "messages": row.depth, "created_ms": row.created_ms, "updated_ms": row.updated_ms, "state": row.state,
+        "named": row.is_named, "starred": row.is_starred, "helper": row.state["class"] == "helper", "messages": row.depth, "created_ms": row.created_ms, "updated_ms": row.updated_ms,
+        "last_request_ms": last_request(row), "state": row.state,
     })
+}
+
+/// When its last request was; a person may have changed it since (`updated_ms`).
+fn last_request(row: &ConversationRow) -> i64 {
+    row.state["books"]["seen_ms"].as_i64().filter(|seen| *seen > 0).unwrap_or(row.updated_ms)
 }
 
 pub(in crate::proxy) fn edit_json(edit: &Edit) -> Value {

@@ -128,7 +128,9 @@ pub(in crate::proxy) async fn why_not(reply: crate::upstream::Reply) -> Error {
     let bytes = crate::proxy::turn::read_up_to(reply.body, 1 << 20).await.map(|(bytes, _)| bytes).unwrap_or_default();
     let value: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
     let message = value.pointer("/error/message").and_then(Value::as_str).unwrap_or("it gave no reason");
-    Error::client(status, "refused", message, "")
+    // The next step stands behind it, as `Error::openai` writes it.
+    let (message, hint) = message.split_once(". Hint: ").unwrap_or((message, ""));
+    Error::client(status, "refused", message, hint.trim_end_matches('.'))
 }
 
 /// What stands as it is in a path segment or a value of a query.

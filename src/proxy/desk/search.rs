@@ -31,7 +31,7 @@ const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
 pub fn search(app: &App, id: Option<&str>, query: &str, limit: usize) -> Result<Value, Error> {
     searchable(query)?;
     let scope = match id {
-        Some(id) => Some(row(&app.store, id, "GET /windowsill/conversations lists them")?.id),
+        Some(id) => Some(row(&app.store, id, "`windowsill context` and the page list them")?.id),
         None => None,
     };
     let hits = app.store.search(query, scope.as_deref(), limit)?;

@@ -2,7 +2,7 @@
 //! would help. Worked out from the record, so that it says the same with and without a running proxy. Holds no message text
 //! but the first words of the largest messages.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
@@ -27,6 +27,9 @@ const TURNS: usize = 500;
 
 /// Messages that are named as the largest.
 const LARGEST: usize = 5;
+
+/// Events after a prompt that are looked at for those of other conversations.
+const AFTER: usize = 200;
 
 /// What guardrails did, the newest.
 const GUARDRAILS: usize = 8;
@@ -111,18 +114,21 @@ fn insight_in(store: &Store, row: &ConversationRow, config: &Config) -> Result<V
     let told = row.state["messages"].as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or(rows.len());
     let told = told.min(rows.len());
     out["history"] = by_role(&rows[..told], &sizes[..told], row.state["regions"]["history"].as_u64().unwrap_or(0));
-    out["warm_tokens"] = warm(&events);
+    let warm = warm(&events);
+    let others = warm.map_or(Ok(0), |last| others_since(store, row, last))?;
+    // What the server read of this prompt may have given way to theirs.
+    out["warm_tokens"] = warm.filter(|_| others == 0).map_or(Value::Null, |last| last.data["prompt_tokens"].clone());
+    out["others_since"] = json!(others);
     out["tokens_per_second"] = json!(speed(&events));
     let called = called(&rows);
     out["largest"] = largest(&rows, &sizes, &view, &called);
     out["tools"] = tools(&rows, &sizes, &called, &row.state);
     out["client_tokens"] = json!(rows.iter().map(|n| size(&n.raw)).fold(0, Tokens::saturating_add));
     out["models"] = models(&events, &row.model);
-    out["did"] = did(&events, &turns);
+    out["did"] = did(&events, &turns, &rewrites::of(store, Some(&row.id))?);
     out["guardrails"] = guardrails(&events);
     out["books"] = crate::proxy::turn::guard::books_json(&row.state, &config.ceiling, busy(&events));
     out["rewrites"] = json!(rewrites::told(&events));
-    out["last_request_ms"] = json!(turns.last().map(|turn| turn["time_ms"].clone()));
     out["advice"] = json!(advice(&out, &events, turns.len()));
     let adds = grows_by(&turns);
     out["grows_by"] = json!(adds);
@@ -192,10 +198,19 @@ fn fold_in(state: &Value, adds: u64) -> Option<u64> {
 }
 
 /// How far the server's cache reaches: what it evaluated last, unless something was rewritten since.
-fn warm(events: &[EventRow]) -> Value {
+fn warm(events: &[EventRow]) -> Option<&EventRow> {
     let last =
         events.iter().rev().find(|e| role_is(e, "main") || role_is(e, "prefill") || e.kind == "context_compaction");
-    last.filter(|e| e.kind == "model_usage").map_or(Value::Null, |e| e.data["prompt_tokens"].clone())
+    last.filter(|e| e.kind == "model_usage" && e.data["prompt_tokens"].is_u64())
+}
+
+/// How many other conversations the same server answered after this event, with the same model.
+fn others_since(store: &Store, row: &ConversationRow, last: &EventRow) -> Result<usize, Error> {
+    let of = EventFilter { conversation: None, kinds: vec!["model_usage".into()] };
+    let since = store.events_of(last.id, AFTER, &of)?;
+    let same = |e: &&EventRow| ["model", "upstream"].iter().all(|key| e.data[key] == last.data[key]);
+    let others = since.iter().filter(same).filter_map(|e| e.conversation.as_deref()).filter(|id| *id != row.id);
+    Ok(others.collect::<HashSet<&str>>().len())
 }
 
 /// Tokens of a prompt that the server evaluates in a second, by its own clock; of the newest replies that evaluated enough to
@@ -316,10 +331,8 @@ fn busy(events: &[EventRow]) -> u64 {
 }
 
 /// What the mechanisms did.
-fn did(events: &[EventRow], turns: &[Value]) -> Value {
+fn did(events: &[EventRow], turns: &[Value], rewrites: &Rewrites) -> Value {
     let mut layers: Map<String, Value> = Map::new();
-    let mut rewrites = Rewrites::default();
-    events.iter().for_each(|event| rewrites.add(event));
     for data in events.iter().filter(|e| e.kind == "context_compaction").map(|e| &e.data) {
         for layer in data["action"].as_str().unwrap_or("").split(',').filter(|layer| !layer.is_empty()) {
             let n = layers.get(layer).map_or(0, number);
@@ -329,7 +342,7 @@ fn did(events: &[EventRow], turns: &[Value]) -> Value {
     let of = |kind: &str| events.iter().filter(|e| e.kind == kind).count();
     let missed = events.iter().filter(|e| e.kind == "recall" && e.data["outcome"] != "found").count();
     json!({
-        "compactions": rewrites.count, "layers": layers, "freed_tokens": rewrites.freed,
+        "compactions": rewrites.count, "layers": layers, "freed_tokens": rewrites.freed(),
         "recalls": of("recall"), "recalls_missed": missed, "requests": turns.len(), "turns": turns.len(),
         "warnings": {
             "silent_truncation": of("silent_truncation"), "window_changed": of("window_changed"),
@@ -390,7 +403,7 @@ fn advice(seen: &Value, events: &[EventRow], turns: usize) -> Vec<Value> {
     let is_summary = |e: &&EventRow| e.kind == "not_summarized" || role_is(e, "summary") && e.data["used"] == true;
     if let Some(event) = events.iter().rev().find(is_summary).filter(|e| e.kind == "not_summarized") {
         let why = event.data["because"].as_str().unwrap_or("");
-        say(format!("the last time it was not summarized by a model: {why}"), "summary_model");
+        say(format!("no model wrote the last brief: {why}"), "summary_model");
     }
     let unread = events.iter().filter(|e| e.kind == "recall" && e.data["outcome"] != "found").count();
     if unread >= 3 {

@@ -18,7 +18,7 @@ use crate::plan::{self, Because, Facts, Lines, Regions};
 use crate::proxy::state::standing::{Standing, change_standing, standing_of};
 use crate::proxy::state::steer::{Steer, When};
 use crate::proxy::turn::steering::{nothing, steered};
-use crate::proxy::{App, Error, aside};
+use crate::proxy::{App, Error, aside, grouped};
 use crate::store::{Batch, Event};
 
 /// Messages of a conversation that do not come back by themselves, the last that were named.
@@ -109,10 +109,13 @@ pub(in crate::proxy) fn fitting(_app: &App, ground: &Ground, price: &Price) -> R
         return Ok(());
     }
     let message = format!(
-        "the prompt would have {} tokens then, {} more than the {most} that fit: the window has {window}, of which at least \
-         {kept} are kept for the reply",
-        price.after,
-        price.after - most,
+        "the prompt would have {} tokens then, {} more than the {} that fit: the window has {}, of which at least {} are \
+         kept for the reply",
+        grouped(price.after),
+        grouped(price.after - most),
+        grouped(most),
+        grouped(window),
+        grouped(kept),
     );
     Err(Error::client(409, "cannot_fit", message, "clear or fold something first"))
 }

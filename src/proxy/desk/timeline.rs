@@ -7,13 +7,14 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::record::{self, row_of, spoken};
+use super::rewrites::sentence_of;
 use crate::conversation::Tokens;
 use crate::conversation::edit::{Edit, Rule, View};
 use crate::measure::tokens;
 use crate::pinned;
 use crate::proxy::state::standing::standing_of;
 use crate::proxy::{App, Error};
-use crate::store::{ConversationRow, NodeRow, Store};
+use crate::store::{ConversationRow, EventFilter, EventRow, NodeRow, Store};
 use crate::wire::openai_chat;
 
 /// Most messages of one page.
@@ -21,6 +22,9 @@ const PAGE: usize = 500;
 
 /// Characters of a message that stand in a list.
 const SHOWN: usize = 200;
+
+/// Rewrites that are looked at for who asked for one, the newest.
+const LOOKED_AT: usize = 50;
 
 /// Messages before a page that are looked at for the calls that its first results answer.
 pub(in crate::proxy) const CALLS_BEFORE: usize = 16;
@@ -70,8 +74,13 @@ pub fn timeline_message(app: &App, id: &str, at: usize) -> Result<Value, Error> 
     };
     let mut out = line(node, &view);
     out["text"] = json!(spoken(&String::from_utf8_lossy(&node.raw)));
-    let edits = view.edits.iter().filter(|edit| stands_at(edit, at));
-    let mut told: Vec<Value> = edits.clone().map(|edit| edit_for_people(edit, &row.state)).collect();
+    let edits = view.edits.iter().filter(|edit| stands_at(edit, at) || carries(edit, at, &node.role));
+    let rewrites = rewrites_of(&app.store, &row)?;
+    let told_of = |edit: &Edit| match edit {
+        Edit::Fold { .. } if carries(edit, at, &node.role) => carried(edit, &row.state),
+        edit => edit_for_people(edit, &row.state, why(edit, at, &rewrites)),
+    };
+    let mut told: Vec<Value> = edits.clone().map(told_of).collect();
     for (edit, told) in edits.zip(&mut told) {
         if let Edit::Recalled { of, .. } = edit {
             told["useful"] = json!(is_useful(app, &row, of)?);
@@ -107,6 +116,12 @@ pub(in crate::proxy) fn view_of(store: &Store, row: &ConversationRow) -> Result<
 /// Whether an edit changes a message, or stands behind it.
 fn stands_at(edit: &Edit, at: usize) -> bool {
     edit.touches(at) || matches!(edit, Edit::Recalled { at: behind, .. } if *behind == at)
+}
+
+/// Whether the brief of a fold, or what is pinned, stands behind the words of this message: that of a user right before the fold,
+/// where roles have to alternate (see `plan::rewrite`).
+fn carries(edit: &Edit, at: usize, role: &str) -> bool {
+    matches!(edit, Edit::Fold { from, brief, .. } if *from == at + 1 && role == "user" && !brief.is_empty())
 }
 
 /// Estimated tokens of a message as the client has it.
@@ -180,14 +195,19 @@ pub(in crate::proxy) fn line(node: &NodeRow, view: &View) -> Value {
         "at": node.at, "role": node.role, "words": short(&words), "calls": calls, "media": media,
         "tool": message.as_ref().and_then(|m| m.name.clone()),
         "seen": seen(view, node.at),
-        "tokens": size(&node.raw), "view_tokens": size_in(view, node.at, &node.raw), "became": became(view, node.at),
+        "tokens": size(&node.raw), "view_tokens": size_in(view, node.at, &node.raw),
+        "became": became(view, node.at, &node.role),
     })
 }
 
 /// What became of a message, in one word.
-pub(in crate::proxy) fn became(view: &View, at: usize) -> &'static str {
+pub(in crate::proxy) fn became(view: &View, at: usize, role: &str) -> &'static str {
     match view.edits.iter().find(|edit| stands_at(edit, at)) {
-        None => "same",
+        None => match view.edits.iter().find(|edit| carries(edit, at, role)) {
+            Some(Edit::Fold { from, to, .. }) if from < to => "with_brief",
+            Some(_) => "with_pins",
+            None => "same",
+        },
         Some(Edit::Fold { .. }) => "folded",
         Some(Edit::Text { rule, .. } | Edit::Arguments { rule, .. }) => word(*rule),
         Some(Edit::Recalled { .. }) => "recalled",
@@ -224,28 +244,54 @@ pub(in crate::proxy) fn fold(view: &View, state: &Value) -> Value {
     fold.unwrap_or(Value::Null)
 }
 
+/// What stands behind the words of a message.
+fn carried(edit: &Edit, state: &Value) -> Value {
+    let Edit::Fold { brief, from, to, .. } = edit else { return Value::Null };
+    let why = match from < to {
+        true => format!("The brief of messages {from} to {} stands behind its words.", to - 1),
+        false => "What is pinned stands behind its words.".to_owned(),
+    };
+    json!({"kind": "carried", "text": brief.as_ref(), "from": from, "to": to, "why": why, "tokens": brief_tokens(edit, state)})
+}
+
+/// The newest rewrites of a conversation, the last one first.
+fn rewrites_of(store: &Store, row: &ConversationRow) -> Result<Vec<EventRow>, Error> {
+    let of = EventFilter { conversation: Some(row.id.clone()), kinds: vec!["context_compaction".into()] };
+    let mut events = store.events_of(store.event_before(LOOKED_AT, &of)?, LOOKED_AT, &of)?;
+    events.reverse();
+    Ok(events)
+}
+
+/// Why an edit of a message was made, as far as the rewrites tell it and its rule does not: what made the fold, or that a person
+/// asked for this.
+fn why(edit: &Edit, at: usize, rewrites: &[EventRow]) -> Option<String> {
+    let did = |event: &EventRow, wanted: &[&str]| {
+        event.data["action"].as_str().is_some_and(|action| action.split(',').any(|layer| wanted.contains(&layer)))
+    };
+    if matches!(edit, Edit::Fold { .. }) {
+        let last = rewrites.iter().find(|event| did(event, &["summarize", "truncate"]))?;
+        return Some(format!("It is in the brief. {}", sentence_of(&last.data)));
+    }
+    // As `Steer::because` says it.
+    let this = format!("message {at} became");
+    let of_this = |event: &EventRow| {
+        event.data["because"].as_array().into_iter().flatten().filter_map(Value::as_str).any(|why| why.contains(&this))
+    };
+    rewrites.iter().any(of_this).then(|| "You asked for it.".to_owned())
+}
+
 /// An edit: what stands in the prompt instead, where the original is, and why it was made.
-fn edit_for_people(edit: &Edit, state: &Value) -> Value {
+fn edit_for_people(edit: &Edit, state: &Value, why: Option<String>) -> Value {
     let line = |name: &str| {
         let tokens = state["lines"][name].as_u64().unwrap_or(0);
         super::rows::grouped(Tokens::try_from(tokens).unwrap_or(Tokens::MAX))
     };
-    let why = match edit {
-        Edit::Fold { .. } => {
-            format!(
-                "Folded into the brief: the prompt had passed {} tokens, or somebody asked for it.",
-                line("summarize_at")
-            )
-        }
+    let by_rule = match edit {
+        Edit::Fold { .. } => "It is in the brief.".to_owned(),
         Edit::Recalled { .. } => "What it points at had left the prompt, and was found.".to_owned(),
         Edit::Text { rule, .. } | Edit::Arguments { rule, .. } => match rule {
             Rule::Evict => format!("It was larger than {} tokens, the line for a single result.", line("evict_over")),
-            Rule::Clear => {
-                format!(
-                    "Older results give way once the prompt passes {} tokens, or when somebody asks.",
-                    line("clear_at")
-                )
-            }
+            Rule::Clear => format!("The prompt had passed {} tokens, and older results gave way.", line("clear_at")),
             Rule::Repeat => "The same text stands in full elsewhere in the prompt.".to_owned(),
             Rule::Restore => "It points at a text that had left the prompt; where to find that was added.".to_owned(),
             Rule::Truncate => "Alone it would not have fit the window.".to_owned(),
@@ -255,6 +301,7 @@ fn edit_for_people(edit: &Edit, state: &Value) -> Value {
             Rule::Note => "The watchdog saw a loop and added a line that says so.".to_owned(),
         },
     };
+    let why = why.unwrap_or(by_rule);
     match edit {
         Edit::Text { rule, text, record, .. } => {
             json!({"kind": word(*rule), "text": text.as_ref(), "record": record, "why": why, "tokens": tokens::edit(edit)})

@@ -80,7 +80,7 @@ pub fn follow(app: &App, asked: &TraceQuery, stopping: CancellationToken) -> Res
 }
 
 fn filter(app: &App, asked: &TraceQuery) -> Result<EventFilter, Error> {
-    let hint = "GET /windowsill/conversations lists them";
+    let hint = "`windowsill context` and the page list them";
     let whole = |id: &String| record::row(&app.store, id, hint).map(|row| row.id);
     Ok(EventFilter { conversation: asked.conversation.as_ref().map(whole).transpose()?, kinds: asked.kinds.clone() })
 }

@@ -86,7 +86,8 @@ async fn as_sent(app: &App, upstream: &Upstream, prepared: &Prepared, body: &Byt
     let conversation = &prepared.request.conversation;
     let (model, window) = (&prepared.request.model, &prepared.window);
     if let Some(own) = app.measure.counters.of(upstream, model, window, shown::QUESTION_WAITS).boxed().await
-        && let Some(exact) = own.total(upstream, body, count::media(conversation)).await
+        && let Some(exact) =
+            own.total(upstream, body, count::media(conversation), window.tokens.unwrap_or(Tokens::MAX)).await
     {
         return (exact.tokens, exact.sureness());
     }

@@ -312,8 +312,12 @@ pub(in crate::proxy) struct Live {
     pub(in crate::proxy) replied: Option<Digest>,
     /// Requests under way.
     pub(in crate::proxy) in_flight: usize,
-    /// Since when there are any (Unix milliseconds).
-    pub(in crate::proxy) flown_ms: i64,
+    /// Requests that are prepared.
+    preparing: usize,
+    /// Since when there are any of either (Unix milliseconds).
+    flown_ms: i64,
+    /// What the newest of them is at, as the phases of a request are called.
+    phase: &'static str,
     /// The task that it was last taken for.
     pub(in crate::proxy) task: Option<String>,
     /// What could not be said of its history and is in the record.
@@ -392,6 +396,13 @@ pub(in crate::proxy) struct Accounts {
 }
 
 impl Live {
+    /// Notes when the first of the requests under way began.
+    fn begin(&mut self) {
+        if self.in_flight + self.preparing == 0 {
+            self.flown_ms = now_ms();
+        }
+    }
+
     /// Has the conversation folded after the reply under way, with this brief.
     pub(in crate::proxy) fn fold_with(&mut self, brief: Brief, due: Pace) {
         self.work.brief = Some(brief);
@@ -499,12 +510,24 @@ impl LiveConversations {
     /// Notes that a request of a conversation is under way, until the flight is dropped, and with it what it uses.
     pub(in crate::proxy) fn fly(self: &Arc<Self>, id: &str, using: Using) -> Flight {
         self.with(id, |l| {
-            if l.in_flight == 0 {
-                l.flown_ms = now_ms();
-            }
+            l.begin();
             l.in_flight += 1;
         });
         Flight { lives: Arc::clone(self), id: id.to_owned(), _using: using }
+    }
+
+    /// Notes that a request of a conversation is prepared, until what this gives is dropped.
+    pub(in crate::proxy) fn prepare(self: &Arc<Self>, id: &str) -> Preparing {
+        self.with(id, |l| {
+            l.begin();
+            l.preparing += 1;
+        });
+        Preparing { lives: Arc::clone(self), id: id.to_owned() }
+    }
+
+    /// Notes what the newest request of a conversation is at.
+    pub(in crate::proxy) fn is_at(&self, id: &str, phase: &'static str) {
+        self.with(id, |l| l.phase = phase);
     }
 
     /// Whether a request of this conversation is under way.
@@ -512,10 +535,13 @@ impl LiveConversations {
         self.lives.lock().peek(id).is_some_and(|live| live.in_flight > 0)
     }
 
-    /// Conversations with requests under way: how many, and since when (Unix milliseconds).
-    pub(in crate::proxy) fn under_way(&self) -> HashMap<String, (usize, i64)> {
-        let flown =
-            |(id, live): (&String, &Live)| (live.in_flight > 0).then(|| (id.clone(), (live.in_flight, live.flown_ms)));
+    /// Conversations with requests under way.
+    pub(in crate::proxy) fn under_way(&self) -> HashMap<String, UnderWay> {
+        let flown = |(id, live): (&String, &Live)| {
+            let requests = live.in_flight + live.preparing;
+            let told = UnderWay { requests, since_ms: live.flown_ms, phase: live.phase };
+            (requests > 0).then(|| (id.clone(), told))
+        };
         self.lives.lock().iter().filter_map(flown).collect()
     }
 
@@ -537,6 +563,29 @@ impl LiveConversations {
     pub(in crate::proxy) fn lately(&self) -> usize {
         let lives = self.lives.lock();
         lives.iter().filter(|(_, live)| live.prompt.last.is_some_and(|at| at.elapsed() < LATELY)).count()
+    }
+}
+
+/// Requests of a conversation that are not answered yet.
+#[derive(Debug, Serialize)]
+pub(in crate::proxy) struct UnderWay {
+    /// How many.
+    requests: usize,
+    /// Since when there are any (Unix milliseconds).
+    since_ms: i64,
+    /// What the newest is at.
+    phase: &'static str,
+}
+
+/// A request that is prepared.
+pub(in crate::proxy) struct Preparing {
+    lives: Arc<LiveConversations>,
+    id: String,
+}
+
+impl Drop for Preparing {
+    fn drop(&mut self) {
+        self.lives.with(&self.id, |l| l.preparing = l.preparing.saturating_sub(1));
     }
 }
 

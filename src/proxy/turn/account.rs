@@ -11,6 +11,7 @@ use tracing::{debug, warn};
 use super::attempt::fingerprint;
 use super::place::said;
 use super::prepared::{Prepared, Sending};
+use super::replied::recorded;
 use super::save::updated;
 use super::stage::Stage;
 use super::{gauge, relay, traced};
@@ -21,7 +22,7 @@ use crate::plan::rewrite::Out;
 use crate::proxy::state::live::Kept;
 use crate::proxy::state::whose::mark_of;
 use crate::proxy::{App, aside};
-use crate::store::{Batch, Counted, Event};
+use crate::store::{Batch, Counted, Event, LastReply};
 use crate::upstream::Upstream;
 use crate::usage::Reported;
 
@@ -62,15 +63,46 @@ impl Outcome {
     }
 }
 
-/// Takes in what a reply reported.
+/// A reply that was taken in. What the record gets of it is one batch, so that nobody reads a part of it.
+#[must_use]
+pub(in crate::proxy) struct Closing {
+    app: Arc<App>,
+    batch: Option<Batch>,
+    accounted: Accounted,
+}
+
+impl Closing {
+    /// Puts it on record, and begins what is done behind the reply. Returns once a kill cannot take the reply any more.
+    pub(in crate::proxy) async fn now(self) {
+        if self.batch.as_ref().is_none_or(|batch| batch.last_reply.is_none()) {
+            return self.later();
+        }
+        let Closing { app, batch, accounted } = self;
+        if let Some(batch) = batch {
+            recorded(&app.store, batch).await;
+        }
+        (app.after)(&app, accounted);
+    }
+
+    /// The same, without waiting for the record.
+    pub(in crate::proxy) fn later(self) {
+        let Closing { app, batch, accounted } = self;
+        if let Some(Err(e)) = batch.map(|batch| app.store.record_later(batch)) {
+            debug!(error = %e, "a reply's figures were not recorded");
+        }
+        (app.after)(&app, accounted);
+    }
+}
+
+/// Takes in what a reply reported. `reply`: what it said, where that is still to be recorded.
 pub(in crate::proxy) fn account(
     app: &Arc<App>,
     upstream: Arc<Upstream>,
     headers: &HeaderMap,
     mut prepared: Prepared,
-    outcome: Outcome,
+    (outcome, reply): (Outcome, Option<LastReply>),
     started: Instant,
-) {
+) -> Closing {
     Stage::Accounted.begins(&prepared.id);
     take_in_route(&mut prepared, &outcome);
     prepared.sending.flight = None;
@@ -107,8 +139,10 @@ pub(in crate::proxy) fn account(
         let depth = prepared.history.chain.len();
         app.lives.with(&prepared.id, |l| l.prompt.taken = prepared.history.chain.last().map(|tip| (*tip, depth)));
     }
-    remember_reply(app, &upstream, &prepared, &outcome, counted, events);
-    (app.after)(app, Accounted { upstream, headers: headers.clone(), prepared, outcome });
+    let batch = figures(app, &upstream, &prepared, &outcome, counted);
+    let batch = batch.map(|batch| Batch { last_reply: reply, events, ..batch });
+    let accounted = Accounted { upstream, headers: headers.clone(), prepared, outcome };
+    Closing { app: Arc::clone(app), batch, accounted }
 }
 
 /// What a reply tells of its server, for the choice between several.
@@ -142,15 +176,14 @@ fn learn_from(app: &App, prepared: &Prepared, exact: Tokens) {
     }
 }
 
-/// Keeps what a reply told: in memory, and in the record.
-fn remember_reply(
+/// Keeps in memory what a reply told, and returns what the record is to have of it.
+fn figures(
     app: &App,
     upstream: &Upstream,
     prepared: &Prepared,
     outcome: &Outcome,
     counted: Option<Tokens>,
-    events: Vec<Event>,
-) {
+) -> Option<Batch> {
     let reported = &outcome.reported;
     let sent = if outcome.recalled.is_empty() { counted } else { counted.and(reported.prompt) };
     let gauge = gauge::after_reply(&app.measure, prepared, sent);
@@ -169,18 +202,14 @@ fn remember_reply(
         }
         Kept::of(l)
     });
-    if let Some(tip) = prepared.history.chain.last().copied() {
-        let update = updated(upstream, prepared, tip, (&kept, &gauge), now_ms());
-        let conversation = (!prepared.history.repeats_a_beginning).then_some(update);
-        let view = fingerprint(&prepared.made.view, &prepared.key);
-        let counted = counted.map(|tokens| Counted { chain: tip, view, tokens });
-        // Only now: what a server refuses is no spelling to remember.
-        let respelled = respelled(prepared);
-        let batch = Batch { conversation, counted, respelled, events, ..Batch::default() };
-        if let Err(e) = app.store.record_later(batch) {
-            debug!(error = %e, "a reply's figures were not recorded");
-        }
-    }
+    let tip = prepared.history.chain.last().copied()?;
+    let update = updated(upstream, prepared, tip, (&kept, &gauge), now_ms());
+    let conversation = (!prepared.history.repeats_a_beginning).then_some(update);
+    let view = fingerprint(&prepared.made.view, &prepared.key);
+    let counted = counted.map(|tokens| Counted { chain: tip, view, tokens });
+    // Only now: what a server refuses is no spelling to remember.
+    let respelled = respelled(prepared);
+    Some(Batch { conversation, counted, respelled, ..Batch::default() })
 }
 
 /// Whether a server took far less than was sent. Only said where the estimate has been right before.

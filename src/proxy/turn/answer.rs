@@ -12,6 +12,7 @@ use http::{Response, StatusCode};
 use serde_json::Value;
 
 use super::account::{Outcome, account};
+use super::older;
 use super::prepared::Prepared;
 use super::recall::{self, Answering, Stopped};
 use super::refused::path_of;
@@ -49,9 +50,11 @@ pub(super) async fn relay(
         headers::set(&mut headers, "x-windowsill-upstream", &route.header(upstream.name()));
     }
     let (ok, is_stream) = (status.is_success(), headers::is_event_stream(&reply.headers));
+    let older = older::is_wanted(&prepared);
     let passed = Passed { app, upstream, parts, prepared, started };
     let answer = if is_stream && ok {
-        Answer::Events(passed.streamed(reply.body))
+        let events = passed.streamed(reply.body);
+        Answer::Events(if older { older::streamed(events) } else { events })
     } else {
         match read_up_to(reply.body, LARGEST_BUFFERED).await? {
             (bytes, Some(rest)) => {
@@ -61,6 +64,7 @@ pub(super) async fn relay(
             (bytes, None) => {
                 headers.remove(CONTENT_LENGTH);
                 let bytes = if ok { passed.whole(bytes, &mut status).await? } else { bytes };
+                let bytes = if older { older::whole(bytes) } else { bytes };
                 if ok
                     && aside::once(bytes.len(), || serde_json::from_slice(&bytes).is_ok_and(|whole| breaks_off(&whole)))
                 {
@@ -79,6 +83,13 @@ pub(super) async fn relay(
     Ok(response)
 }
 
+/// Whether an event holds a word of the model, a thought or a call.
+fn says_something(event: &Event) -> bool {
+    let mut reported = Reported::default();
+    reported.hear(&event.says);
+    reported.spoke.or(reported.thought).is_some()
+}
+
 /// A request whose reply is passed on.
 struct Passed<'a> {
     app: &'a Arc<App>,
@@ -91,15 +102,28 @@ struct Passed<'a> {
 impl Passed<'_> {
     /// A stream that is accounted for at its end; or, where tools of ours may be called, answered in between.
     fn streamed(self, body: Content) -> BoxStream<'static, Event> {
+        let (lives, id, mut begun) = (Arc::clone(&self.app.lives), self.prepared.id.clone(), false);
+        let taken = self.taken(body);
+        let seen = taken.inspect(move |event| {
+            if !begun && says_something(event) {
+                begun = true;
+                lives.is_at(&id, "answer");
+            }
+        });
+        seen.boxed()
+    }
+
+    /// The same, where nobody looks at how far it is.
+    fn taken(self, body: Content) -> BoxStream<'static, Event> {
         if self.prepared.request.changes_tools() {
             return streamed(body.events(), Taker::Answering(Box::new(self.answering())));
         }
         let Passed { app, upstream, parts, prepared, started } = self;
         let (owned, sent) = (Arc::clone(app), app.outgoing(&parts.headers));
         let keeper = Keeper::of(&app.store, &prepared);
-        let done = move |reported, end| {
+        let done = move |reported, end, reply| {
             let outcome = Outcome::of_one_round(reported, end);
-            account(&owned, upstream, &sent, prepared, outcome, started);
+            Some(account(&owned, upstream, &sent, prepared, (outcome, reply), started))
         };
         streamed(body.events(), Taker::Books(Box::new(Books::new(keeper, done))))
     }
@@ -118,17 +142,15 @@ impl Passed<'_> {
             };
         }
         let Passed { app, upstream, parts, prepared, started } = self;
-        let mut keeper = Keeper::of(&app.store, &prepared);
+        let keeper = Keeper::of(&app.store, &prepared);
         let mut reported = Reported::default();
         let said = aside::once(bytes.len(), || {
             reported.read(&bytes);
             serde_json::from_slice::<Value>(&bytes).ok().and_then(|whole| said(whole.pointer("/choices/0/message")?))
         });
-        if let Some(keeper) = &mut keeper {
-            keeper.keep(said).await;
-        }
+        let reply = keeper.and_then(|mut keeper| keeper.reply(said));
         let outcome = Outcome::of_one_round(reported, relay::End::Complete);
-        account(app, upstream, &app.outgoing(&parts.headers), prepared, outcome, started);
+        account(app, upstream, &app.outgoing(&parts.headers), prepared, (outcome, reply), started).now().await;
         Ok(bytes)
     }
 

@@ -60,6 +60,11 @@ impl Trial {
         may
     }
 
+    /// Whether it is left out the next time.
+    fn rests(&self) -> bool {
+        self.skip > 0
+    }
+
     pub(in crate::proxy) fn note(&mut self, useful: bool) {
         self.failures = if useful { 0 } else { (self.failures + 1).min(6) };
         self.skip = if useful { 0 } else { (1 << self.failures) - 1 };
@@ -288,7 +293,10 @@ pub(in crate::proxy) async fn ask_for_brief(app: &App, ask: &Ask<'_>) -> Option<
     let name = model.unwrap_or(&ask.request.model);
     let who = format!("{}/{name}", upstream.name());
     if !app.turn.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).may_try() {
-        return not_summarized(app, ask.id, &format!("{who} wrote nothing of use lately, and is left out for a while"));
+        // A reason that was told before is why it is left out, so it is not told in other words in between.
+        let told = app.lives.with(ask.id, |l| l.work.unsummarized.is_some());
+        let why = (!told).then(|| format!("{who} wrote nothing of use lately, and is left out for a while"));
+        return why.and_then(|why| not_summarized(app, ask.id, &why));
     }
     let slots = slots(app, &upstream, model.unwrap_or(&ask.request.model), None).await;
     // A client's key is for its own server alone.
@@ -357,6 +365,23 @@ async fn writer<'a>(app: &'a App, ask: &Ask<'a>) -> Result<Writer<'a>, String> {
             Ok(writer(other, Some(model), window, ChatOptions::default()))
         }
     }
+}
+
+/// Whether a model of these would be asked for a brief now that a person waits for. Asks nobody.
+pub(in crate::proxy) async fn is_asked(app: &App, own: (&Arc<Upstream>, &str), summary_model: &SummaryModel) -> bool {
+    let embedded = || app.servers.all.iter().find_map(|upstream| Some((upstream, upstream.embedded_model()?)));
+    let found = match summary_model {
+        SummaryModel::Own => Some(own),
+        SummaryModel::Other { upstream, model } => app.servers.named(upstream).map(|other| (other, model.as_str())),
+        SummaryModel::Embedded => embedded(),
+    };
+    let Some((upstream, model)) = found else { return false };
+    let is_other = matches!(summary_model, SummaryModel::Other { .. });
+    if is_other && !moves_nothing(app, upstream, model, Asked::Other).await {
+        return false;
+    }
+    let who = format!("{}/{model}", upstream.name());
+    !app.turn.summarizers.lock().peek(&who).is_some_and(Trial::rests)
 }
 
 /// Accounts for an answer of a model that was asked for a brief.

@@ -17,7 +17,7 @@ use crate::apply::{Applied, Words};
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Conversation, Tokens};
 use crate::measure::count::Counted;
-use crate::measure::{Sureness, tokens};
+use crate::measure::{Sureness, own, tokens};
 use crate::plan::fit::{CannotFit, Fitting, Ours};
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Action, Facts, Plan, Regions, Strategy};
@@ -91,7 +91,9 @@ async fn fitted(
         draft.go_with(ours, tools);
         if draft.situation.attempt == Attempt::First {
             let asked = std::time::Instant::now();
+            app.lives.is_at(draft.situation.id(), "brief");
             ask_models(app, draft, &plan, window).boxed().await;
+            app.lives.is_at(draft.situation.id(), "planned");
             draft.wrote += asked.elapsed();
         }
         let Applied { view, originals } = applied(app, draft, fitting.facts(), &plan)?;
@@ -102,6 +104,10 @@ async fn fitted(
             Some(exact) => exact,
             None => (estimated(app, draft, fitting.facts(), &view, conversation, &plan), sureness),
         };
+        fitting.doubts(match sureness {
+            Sureness::OwnUnchecked(_) => own::doubt(out.len(), window, draft.request.conversation.tools.is_some()),
+            _ => 0,
+        });
         debug!(tokens, planned = plan.after.prompt(), "made a view");
         let added = ours.tokens().saturating_sub(if began.offered { began.recall } else { 0 });
         let made = Drafted { view, originals, out, body, tokens, sureness, added, plan: plan.clone(), lowered: None };
@@ -229,8 +235,7 @@ fn cannot_fit(_app: &App, draft: &Draft<'_>, window: Tokens, after: &Regions, li
     let error = Error::cannot_fit(&draft.request.model, window, source, after, limit);
     match draft.wanted.paused {
         true => error.with_hint(
-            "somebody stopped the rewriting of this conversation: take it up again on the page at `/`, or with \
-             {\"on\": true} to …/rewriting",
+            "somebody stopped the rewriting of this conversation: take it up again on the page, or with `windowsill unpause ID`",
         ),
         false => error,
     }

@@ -112,7 +112,7 @@ pub(in crate::proxy) async fn exact(
     let Situation { upstream, own, .. } = draft.situation;
     if let Some(own) = own {
         let media = measure::count::media(&draft.request.conversation);
-        if let Some(exact) = own.total(upstream, body, media).await {
+        if let Some(exact) = own.total(upstream, body, media, draft.situation.known_window()).await {
             return Ok((exact.tokens, exact.sureness()));
         }
     }

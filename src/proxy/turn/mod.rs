@@ -36,6 +36,7 @@ mod heads;
 pub(super) mod history;
 pub(super) mod measured;
 pub(super) mod memory;
+mod older;
 pub(super) mod opening;
 pub(super) mod phases;
 pub(super) mod place;
@@ -165,6 +166,7 @@ async fn first(
     prepared.sending.route = route;
     note_task(app, &prepared);
     prepared.sending.flight = Some(app.lives.fly(&prepared.id, using));
+    prepared.sending.preparing = None;
     save(app, &upstream, &mut prepared).boxed().await?;
     if !client::is_alone(&prepared) {
         prepared.sending.prefix = note_sent(app, &upstream, &prepared);
@@ -181,6 +183,7 @@ async fn sent(
     early: &Early,
 ) -> Result<(Prepared, Reply), Error> {
     Stage::Sent.begins(&prepared.id);
+    app.lives.is_at(&prepared.id, "waiting");
     let reply = send(app, upstream, parts, &mut prepared).boxed().await?;
     let (prepared, mut reply) = retold(app, upstream, parts, prepared, reply).boxed().await?;
     let (prepared, reply) = match read_refusal(app, upstream, &prepared, &mut reply).await {

@@ -34,7 +34,7 @@ use crate::proxy::state::gauge::reasons;
 use crate::proxy::state::standing;
 use crate::proxy::{App, Error};
 use crate::recall::missed;
-use crate::upstream::Upstream;
+use crate::upstream::{Kind, Upstream};
 use crate::wire::openai_chat::Request;
 
 /// A plan that fits, with what became of the request.
@@ -62,6 +62,16 @@ pub(in crate::proxy) async fn prepare(
     let began = Instant::now();
     Stage::Situation.begins("");
     let situation = of_request(app, upstream, &mut request, from_client, attempt).boxed().await?;
+    if upstream.kind() == Some(Kind::Ollama) {
+        request.takes_functions_for_tools();
+    }
+    let preparing = (attempt == Attempt::First).then(|| app.lives.prepare(situation.id()));
+    let is_at = |phase| {
+        if attempt != Attempt::DryRun {
+            app.lives.is_at(situation.id(), phase);
+        }
+    };
+    is_at("counted");
     Stage::Head.begins(situation.id());
     let mut head = head(app, &situation, &mut request)?;
     // Only now: the record holds the messages as they came, and the next model may take more.
@@ -70,6 +80,7 @@ pub(in crate::proxy) async fn prepare(
     let Measured { mut draft, facts, sureness, wishes } = measured(app, &situation, &head, request).boxed().await;
     let counted = began.elapsed();
     Stage::Planned.begins(situation.id());
+    is_at("planned");
     let planned = match planned(app, &mut draft, facts, sureness, &head).boxed().await {
         Err(refused) if refused.is_too_long() && attempt == Attempt::First && !sureness.is_exact() => {
             let (facts, sureness) = uncounted(app, &draft, false);
@@ -93,6 +104,7 @@ pub(in crate::proxy) async fn prepare(
     prepared.made.view_changed &= !is_whole(&prepared);
     let planned = began.elapsed().saturating_sub(counted + brief);
     prepared.sending.phases = Phases { counted, planned, brief, ..Phases::default() };
+    prepared.sending.preparing = preparing;
     gauge::settle(&app.measure, &mut prepared, attempt);
     debug!(key = %prepared.key, because = ?prepared.told.because, "prepared");
     Ok(prepared)

@@ -140,6 +140,8 @@ pub(in crate::proxy) struct Wanted {
 pub(in crate::proxy) struct Sending {
     /// Counts this request as under way.
     pub(in crate::proxy) flight: Option<crate::proxy::state::live::Flight>,
+    /// Counts it as under way until then.
+    pub(in crate::proxy) preparing: Option<crate::proxy::state::live::Preparing>,
     /// What it takes of a pool that the slots of its server share.
     pub(in crate::proxy) room: Option<crate::proxy::pool::Room>,
     /// Its way to one of several servers, open until it is given back.

@@ -31,38 +31,34 @@ impl Keeper {
 
     /// Keeps a reply, and returns once a kill cannot take it any more.
     pub(super) async fn keep(&mut self, said: Option<Value>) {
-        let Some(batch) = self.batch(said) else { return };
-        match tokio::time::timeout(SLOWEST_WRITE, self.store.record(batch)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => debug!(%error, "a reply is not in the record"),
-            Err(_) => warn!("the record is slow: a reply goes out before it is written"),
+        if let Some(reply) = self.reply(said) {
+            recorded(&self.store, Batch { last_reply: Some(reply), ..Batch::default() }).await;
         }
     }
 
-    /// Keeps what was said of a reply that broke off.
-    pub(super) fn keep_later(&mut self, said: Option<Value>) {
-        if let Some(batch) = self.batch(said)
-            && let Err(error) = self.store.record_later(batch)
-        {
-            debug!(%error, "a reply is not in the record");
-        }
-    }
-
-    /// What is not on record yet.
-    fn batch(&mut self, said: Option<Value>) -> Option<Batch> {
+    /// The reply, where it is not on record yet: it is from now on, so it must be put there.
+    pub(super) fn reply(&mut self, said: Option<Value>) -> Option<LastReply> {
         let message = openai_chat::message(Bytes::from(said?.to_string())).ok()?;
         let digest = message.digest;
         if self.kept.replace(digest) == Some(digest) {
             return None;
         }
-        let reply = LastReply {
+        Some(LastReply {
             conversation: self.conversation.clone(),
             after: self.after,
             depth: self.depth,
             digest,
             raw: message.raw.clone(),
             text: crate::passage::searched(&message),
-        };
-        Some(Batch { last_reply: Some(reply), ..Batch::default() })
+        })
+    }
+}
+
+/// Puts what belongs to a reply on record, and returns once it is there, or where that takes long.
+pub(super) async fn recorded(store: &Store, batch: Batch) {
+    match tokio::time::timeout(SLOWEST_WRITE, store.record(batch)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => debug!(%error, "a reply is not in the record"),
+        Err(_) => warn!("the record is slow: a reply goes out before it is written"),
     }
 }

@@ -65,6 +65,13 @@ pub(in crate::proxy) fn only_holder(all: &[Slot], last: (Tokens, Option<Tokens>)
     (found.next().is_none() && !slot.busy).then_some(slot.id)
 }
 
+/// Whether every slot works for other prompts by now than the one that was sent last: the server reads all of it again. Of a server
+/// whose slots are at work, or that does not show them, nothing is known.
+pub(in crate::proxy) fn is_taken(all: &[Slot], last: Option<(Tokens, Option<Tokens>)>) -> bool {
+    let Some(last) = last else { return false };
+    !all.is_empty() && all.iter().all(|slot| !slot.busy && slot.held.is_some() && !holds(slot, last))
+}
+
 fn choose(all: &[Slot], last: Option<(Tokens, Option<Tokens>)>, lent: Option<u32>, conversations: usize) -> Slots {
     if all.len() < 2 {
         return Slots::default();
@@ -93,6 +100,23 @@ mod tests {
         assert_eq!(only_holder(&idle, (333, None)), None, "two may hold it");
         assert_eq!(only_holder(&idle[1..], (333, Some(8))), None, "there is no other");
         assert_eq!(only_holder(&[idle[0], slot(1, true, 340)], (333, Some(8))), None, "it would wait");
+    }
+
+    #[test]
+    fn a_prompt_whose_slot_another_one_took_is_read_again() {
+        let slot = |id, busy, held| Slot { id, busy, task: Some(1), held };
+        let last = Some((333, Some(8)));
+        for (all, last, taken) in [
+            (vec![slot(0, false, Some(900))], last, true),
+            (vec![slot(0, false, Some(340))], last, false),
+            (vec![slot(0, false, Some(900)), slot(1, false, Some(333))], last, false),
+            (vec![slot(0, false, Some(900)), slot(1, true, Some(12))], last, false),
+            (vec![slot(0, false, None)], last, false),
+            (vec![slot(0, false, Some(900))], None, false),
+            (Vec::new(), last, false),
+        ] {
+            assert_eq!(is_taken(&all, last), taken, "{all:?} {last:?}");
+        }
     }
 
     #[test]

@@ -4,10 +4,12 @@
 use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
 
+use super::account::Closing;
 use super::recall::Answering;
 use super::relay::End;
 use super::replied::Keeper;
 use super::whole::LARGEST_BUFFERED;
+use crate::store::LastReply;
 use crate::upstream::event::{Event, Events, Says};
 use crate::usage::Reported;
 use crate::wire::reply::{self, Collected};
@@ -19,12 +21,18 @@ pub(in crate::proxy) struct Books {
     /// Bytes of events that may still be taken in.
     room: usize,
     keeper: Option<Keeper>,
-    done: Option<Box<dyn FnOnce(Reported, End) + Send>>,
+    done: Option<Box<Done>>,
 }
+
+/// Takes in how a reply ended, and what it said where that is not on record yet.
+type Done = dyn FnOnce(Reported, End, Option<LastReply>) -> Option<Closing> + Send;
 
 impl Books {
     /// `done` is called once: at the end, at an error, or when the client goes away.
-    pub(super) fn new(keeper: Option<Keeper>, done: impl FnOnce(Reported, End) + Send + 'static) -> Books {
+    pub(super) fn new(
+        keeper: Option<Keeper>,
+        done: impl FnOnce(Reported, End, Option<LastReply>) -> Option<Closing> + Send + 'static,
+    ) -> Books {
         let (reported, said) = (Reported::default(), Collected::default());
         Books { reported, said, room: LARGEST_BUFFERED, keeper, done: Some(Box::new(done)) }
     }
@@ -37,19 +45,18 @@ impl Books {
         }
     }
 
-    fn finish(&mut self, end: End) {
-        if let Some(done) = self.done.take() {
-            if let Some(mut keeper) = self.keeper.take() {
-                keeper.keep_later(self.said.said());
-            }
-            done(std::mem::take(&mut self.reported), end);
-        }
+    fn finish(&mut self, end: End) -> Option<Closing> {
+        let done = self.done.take()?;
+        let reply = self.keeper.take().and_then(|mut keeper| keeper.reply(self.said.said()));
+        done(std::mem::take(&mut self.reported), end, reply)
     }
 }
 
 impl Drop for Books {
     fn drop(&mut self) {
-        self.finish(End::Canceled);
+        if let Some(closing) = self.finish(End::Canceled) {
+            closing.later();
+        }
     }
 }
 
@@ -93,10 +100,13 @@ impl Taker {
         }
     }
 
-    fn finish(&mut self, end: End) {
-        match self {
+    async fn finish(&mut self, end: End) {
+        let closing = match self {
             Taker::Books(books) => books.finish(end),
             Taker::Answering(answering) => answering.finish(end),
+        };
+        if let Some(closing) = closing {
+            closing.now().await;
         }
     }
 }
@@ -180,8 +190,7 @@ impl Streaming {
 
     async fn end(&mut self, end: End) {
         self.over = true;
-        self.taker.keep().await;
-        self.taker.finish(end);
+        self.taker.finish(end).await;
     }
 
     /// Ends a stream that must not look complete with an event that says so.
@@ -209,7 +218,10 @@ mod tests {
         let seen = Arc::new(Mutex::new(None));
         let keep = seen.clone();
         let source = Content::Bytes(stream::iter(chunks.into_iter().map(Ok)).boxed());
-        let books = Books::new(None, move |r, e| *keep.lock().unwrap() = Some((r, e)));
+        let books = Books::new(None, move |r, e, _| {
+            *keep.lock().unwrap() = Some((r, e));
+            None
+        });
         let all = streamed(source.events(), Taker::Books(Box::new(books))).collect::<Vec<Event>>();
         let events = tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(all);
         let (reported, end) = seen.lock().unwrap().take().unwrap();

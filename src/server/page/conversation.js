@@ -3,7 +3,7 @@
 import { html, useEffect, useMemo, useRef, useState } from "./lib.js";
 import { of, listen, post, text } from "./api.js";
 import { useData, Ago, Card, Copy, Scroll, Wrong, open, save } from "./use.js";
-import { count, percent, plural, cut } from "./format.js";
+import { count, grouped, percent, plural, program, cut } from "./format.js";
 import { Strip, about } from "./strip.js";
 import { Chart } from "./chart.js";
 import { Fitting, History, Rows, spoken } from "./history.js";
@@ -31,6 +31,9 @@ function Meter({ seen }) {
     ${seen.severity && html`<span class=${`badge ${seen.severity}`}>${WORDS[seen.severity]}</span>`}
     <span class="right">${[cached, soon, fold].filter(Boolean).join(" · ")}</span></div>`;
 }
+
+// Why nothing is rewritten though a line was passed.
+const Waits = ({ seen }) => seen.state.waits?.length > 0 && html`<ul class="plain waits" id="waits">${seen.state.waits.map((why) => html`<li key=${why} class="why">${why}</li>`)}</ul>`;
 
 // Which messages fill the window, the largest first, each with what can be done about it.
 function Largest({ seen, show, changed }) {
@@ -65,7 +68,7 @@ function Tools({ seen, filter, wanted, changed }) {
 
 function Spent({ seen }) {
   const cell = (n) => html`<td class="num">${count(n)}</td>`;
-  return html`<${Card} title="Spent"><${Scroll} label="Spent"><table><thead><tr><th scope="col">Model</th>${["Sent", "Cached", "Evaluated"].map((name) => html`<th key=${name} class="num" scope="col">${name}</th>`)}</tr></thead>
+  return html`<${Card} title="Spent"><${Scroll} label="Spent"><table><thead><tr><th scope="col">Model</th>${["In", "Cached", "Evaluated"].map((name) => html`<th key=${name} class="num" scope="col">${name}</th>`)}</tr></thead>
     <tbody>${seen.models.map((m) => html`<tr key=${`${m.model} ${m.role}`}><td>${m.model}, ${ROLES[m.role] ?? m.role}</td>${cell(m.prompt_tokens)}${cell(m.cached_tokens)}${cell(m.evaluated_tokens)}</tr>`)}</tbody></table><//><//>`;
 }
 
@@ -79,10 +82,10 @@ function Failed({ id }) {
 function Rewrites({ seen }) {
   const list = [...seen.rewrites].reverse().slice(0, 30);
   const missed = [["file", "of a file"], ["query", "by the same query"], ["recall", "by recall"]].filter(([kind]) => seen.state.missed?.[kind]).map(([kind, name]) => `${count(seen.state.missed[kind])} ${name}`);
-  return html`<${Card} title="Rewrites" small=${`${count(seen.did.compactions)}, ${count(seen.did.freed_tokens)} tokens freed`}>
+  return html`<${Card} title="Rewrites" small=${`${count(seen.did.compactions)} freed ${count(seen.did.freed_tokens)} tokens`}>
     ${list.length ? html`<ul class="plain">${list.map(({ id, time_ms, data, undone, told }) => html`<li key=${id}><details><summary>${told}${undone && " (undone)"} <span class="soft">· <${Ago} ms=${time_ms} /></span></summary>
       ${data.focus && html`<p class="why">Its focus: <i>${data.focus}</i></p>`}
-      <ul class="plain">${(data.because ?? []).map((why) => html`<li key=${why}>${why}</li>`)}</ul></details></li>`)}</ul>`
+      <ul class="plain">${(data.because ?? []).map((why) => html`<li key=${why}>${grouped(why)}</li>`)}</ul></details></li>`)}</ul>`
     : html`<p class="why">None: the model sees everything as the client has it.</p>`}
     ${missed.length > 0 && html`<p class="why">Needed again after it had left the prompt: ${missed.join(", ")}.</p>`}<//>`;
 }
@@ -97,7 +100,7 @@ function Guardrails({ seen }) {
   const paid = [cost !== null && `cost ${cost.toFixed(2)}`, energy !== null && `${energy.toFixed(1)} Wh`].filter(Boolean).join(" · ");
   return html`<${Card} title="Guardrails" small=${paid} id="guardrails"><ul class="plain">
     ${ceilings.map((c) => html`<li key=${c.key}><code>${c.key}</code> ${count(c.spent)} of ${count(c.most)} <span class=${`badge ${severity(c.share)}`}>${percent(c.share)}</span></li>`)}
-    ${seen.guardrails.map((event) => html`<li key=${`${event.time_ms} ${event.what}`}>${event.what}<span class="soft"> · <${Ago} ms=${event.time_ms} /></span></li>`)}</ul><//>`;
+    ${seen.guardrails.map((event) => html`<li key=${`${event.time_ms} ${event.what}`}>${grouped(event.what)}<span class="soft"> · <${Ago} ms=${event.time_ms} /></span></li>`)}</ul><//>`;
 }
 
 function Shown({ words }) {
@@ -129,9 +132,9 @@ function Panel({ id, at, pins, changed, leave }) {
   return shell(html`<button type="button" class="btn leave" onclick=${leave} aria-label="Close the message">✕</button>
     <h2>Message ${m.at} · ${WHO[m.role] ?? m.role} <small>· about ${count(m.tokens)} tokens</small></h2>
     ${m.edits.length === 0 && html`<p class="why">The model sees it as it is.</p>`}
-    ${m.edits.map((edit, n) => html`<div key=${`${m.at} ${n}`}><p class="why">${edit.why} · about ${count(edit.tokens)} tokens${edit.record && html`<${Original} record=${edit.record} />`}</p>
+    ${m.edits.map((edit, n) => html`<div key=${`${m.at} ${n}`}><p class="why">${edit.why} ${["folded", "carried"].includes(edit.kind) ? "The brief takes" : "It takes"} about ${count(edit.tokens)} tokens in the prompt.${edit.record && html`<${Original} record=${edit.record} />`}</p>
       ${edit.kind === "recalled" && html`<${Useful} id=${id} at=${m.at} edit=${edit} changed=${again} />`}
-      <details open=${edit.kind !== "folded"}><summary>${edit.kind === "folded" ? `The brief of messages ${edit.from}–${edit.to - 1}` : edit.kind === "recalled" ? "What came back behind it" : "What the model sees"}</summary><${Shown} words=${edit.text} /></details></div>`)}
+      <details open=${edit.kind !== "folded"}><summary>${edit.kind === "folded" ? `The brief of messages ${edit.from}–${edit.to - 1}` : edit.kind === "carried" ? (edit.from < edit.to ? "The brief behind it" : "What is pinned, behind it") : edit.kind === "recalled" ? "What came back behind it" : "What the model sees"}</summary><${Shown} words=${edit.text} /></details></div>`)}
     <details open key=${m.at}><summary>${m.edits.length ? "The original, word for word" : "Its words"}</summary><${Shown} words=${m.text} /></details>
     <${Steps} id=${id} message=${m} pins=${pins} changed=${async () => { await changed(); await again(); }} />`);
 }
@@ -178,9 +181,9 @@ export function Conversation({ id, goto, title }) {
     ${insightError && !seen && html`<section class="card"><${Wrong} error=${insightError} /></section>`}
     ${!seen && !insightError && html`<p class="soft">adding up …</p>`}
     ${seen && html`<div class="title"><h1>${seen.title || seen.id}</h1><${Actions} seen=${both} changed=${changed} sent=${() => open(html`<${Sides} id=${seen.id} model=${seen.model} />`)} /></div>
-      <p class="sub">${[seen.state.whose?.client, seen.model, plural(seen.messages, "message")].filter(Boolean).join(" · ")} · begun <${Ago} ms=${seen.created_ms} />${seen.requests.length > 0 && html` · last request <${Ago} ms=${seen.last_request_ms ?? seen.updated_ms} />`}
+      <p class="sub">${[program(seen.state), seen.model, plural(seen.messages, "message")].filter(Boolean).join(" · ")} · begun <${Ago} ms=${seen.created_ms} />${seen.requests.length > 0 && html` · last request <${Ago} ms=${seen.last_request_ms} />`}
         ${seen.state.task && ` · task ${seen.state.task}`}${seen.parent && html` · branched off <a href=${`#/c/${encodeURIComponent(seen.parent.conversation)}`}>${seen.parent.conversation}</a>`} · <code>${seen.id}</code> <${Copy} text=${seen.id} /> <${House} seen=${seen} changed=${changed} /></p>
-      <${Failed} id=${seen.id} /><section class="card gauge"><${Meter} seen=${seen} /><${Strip} seen=${seen} /></section>`}
+      <${Failed} id=${seen.id} /><section class="card gauge"><${Meter} seen=${seen} /><${Strip} seen=${seen} /><${Waits} seen=${seen} /></section>`}
     <div class="grid"><section class="card"><h2>History</h2><${Search} id=${id} show=${show} /><${Filters} begun=${begun} tools=${(seen?.tools?.called ?? []).map((tool) => tool.name)} change=${sift} found=${fitting?.told} /><div class="heads" aria-hidden="true"><span>What the client has${seen ? ` · about ${count(seen.client_tokens)} tokens` : ""}</span><span>What the model sees${seen ? ` · ${about(seen.state)}${count(seen.state.prompt_tokens)} tokens` : ""}</span></div>
       ${ready ? html`<${History} rows=${shown} version=${version} pinned=${pinned} chosen=${chosen} choose=${choose} go=${go} />` : html`<p class="soft">reading …</p>`}</section>
       <${Panel} id=${id} at=${chosen} pins=${pins ?? none} changed=${changed} leave=${() => choose(-1)} /></div>

@@ -73,8 +73,8 @@ export function Curate({ id, model }) {
     begin(built.messages, model, built.notes);
   });
   // A turn of one step is that step.
-  const all = turns.flatMap((turn) => [{ name: turn.turn, what: "turn", part: turn, more: turn.folded ? "in the brief" : "" },
-    ...(turn.steps.length > 2 ? turn.steps.map((step) => ({ name: step.step, what: "step", part: step, more: "" })) : [])]);
+  const all = turns.flatMap((turn) => [{ name: turn.turn, what: "turn", part: turn, more: turn.folded ? "in the brief" : turn.partly_folded ? "partly in the brief" : "" },
+    ...(turn.steps.length > 2 ? turn.steps.map((step) => ({ name: step.step, what: "step", part: step, more: step.folded ? "in the brief" : "" })) : [])]);
   const from = Math.max(0, all.length - listed);
   const rows = all.slice(from);
   return html`<${Dialog} name="build-title" wide><form method="dialog" onsubmit=${download}>

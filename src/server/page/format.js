@@ -13,6 +13,17 @@ export const seconds = (s) => (typeof s !== "number" ? "not measured yet" : s < 
 const DONE = { evict: "preview", summarize: "fold", truncate: "cut", emergency: "after a refusal" };
 export const rewritten = (action) => (action ?? "none").split(",").filter((one) => one !== "none").map((one) => DONE[one] ?? one).join(", ");
 
+// A program as its headers name it; all browsers call themselves by the first of them.
+export const program = (state) => { const name = state?.whose?.client; return name === "Mozilla" ? "a browser" : name === "unnamed" ? null : name; };
+
+// What a request is at, or spent its time on, in order; `other` is what is left of the whole.
+export const PHASES = [["queued", "queued"], ["counted", "finding and counting the history"], ["planned", "planning"], ["brief", "waiting for a brief"],
+  ["waiting", "waiting for the server"], ["prefill", "reading the prompt"], ["thinking", "thinking"], ["answer", "writing the answer"], ["other", "the rest"]];
+export const phase = (name) => PHASES.find(([known]) => known === name)?.[1] ?? "";
+
+// A text with the thousands of its numbers set apart.
+export const grouped = (text) => text.replace(/\b\d{4,}\b/g, (n) => whole.format(Number(n)));
+
 // A text cut at a word, with an ellipsis.
 export function cut(text, most) {
   if (text.length <= most) return text;

@@ -10,7 +10,7 @@ const PAGE = 100;
 const WHO = { user: "you", assistant: "assistant", tool: "result", system: "system" };
 const VIEW = {
   preview: "preview", placeholder: "cleared", pointer: "the same text stands elsewhere", restored: "in full again, with a pointer", noted: "as it is, with a line from the watchdog",
-  recalled: "with what was recalled", cut: "cut to fit", settled: "shortened",
+  recalled: "with what was recalled", with_brief: "as it is, with the brief behind it", with_pins: "as it is, with what is pinned behind it", cut: "cut to fit", settled: "shortened",
 };
 
 // The runs of messages that a fold took out, in order: what it kept stands between them.
@@ -187,7 +187,7 @@ function Message({ at, message, pinned, ...more }) {
   if (!message) return html`<div ...${more} class="row" id=${`m${at}`}><span class="n">${at}</span><span>…</span></div>`;
   const changed = message.became !== "same" && message.became !== "folded";
   const seen = message.became === "same" ? "as it is" : message.became === "folded" ? "in the brief"
-    : html`<b>${VIEW[message.became] ?? message.became} · ${count(message.view_tokens)} tokens</b> ${message.seen ?? ""}`;
+    : html`<b>${VIEW[message.became] ?? message.became}${message.became.startsWith("with_") ? "" : ` · ${count(message.view_tokens)} tokens`}</b> ${message.seen ?? ""}`;
   const call = spoken(message.calls[0] ?? message.call ?? "");
   return html`<div ...${more} class=${`row ${message.became === "folded" ? "inside" : changed ? "changed" : "same"}`} id=${`m${at}`}><span class="n">${at}</span><span class="who">${WHO[message.role] ?? message.role}</span>
     <span class="t">${pinned && html`<span class="mark">pinned</span>`}${call && html`<code>${call}</code> `}${message.words || (call ? "" : message.media ? "(media)" : "(empty)")}</span>

@@ -3,7 +3,7 @@
 import { html, useState } from "./lib.js";
 import { post } from "./api.js";
 import { useData, useFocusKept, Ago, Card, Copy, Scroll, Wrong } from "./use.js";
-import { count, percent, plural, bytes, seconds } from "./format.js";
+import { count, percent, phase, plural, program, bytes, seconds } from "./format.js";
 import { Thin } from "./strip.js";
 
 const MINUTE = 60 * 1000;
@@ -53,7 +53,7 @@ function Switch({ m, changed }) {
 
 const Model = ({ m, changed }) => (m.error
   ? html`<tr><td>${m.upstream}</td><td colspan="6" class="wrong">${m.error}</td></tr>`
-  : html`<tr><td>${m.model}</td><td>${m.upstream}${m.kind ? ` · ${m.kind}` : ""}</td><td class="num">${count(m.window)}</td>
+  : html`<tr><td>${m.model}</td><td>${m.upstream}${m.kind && m.kind !== m.upstream ? ` · ${m.kind}` : ""}</td><td class="num">${count(m.window)}</td>
       <td class="num">${count(m.affordable?.num_ctx)}</td><td class="num">${count(m.trained)}</td><td class="optional">${memory(m)}</td>
       <td><span class=${m.loaded ? "green" : "soft"}>${m.loaded ? "loaded" : "not loaded"}</span><${Switch} m=${m} changed=${changed} /></td></tr>`);
 
@@ -70,16 +70,16 @@ function Models({ servers, error, changed }) {
 function Line({ row, failed }) {
   const { spend, pressure } = row.state ?? {};
   const cached = spend?.prompt_tokens > 0 ? percent(spend.cached_tokens / spend.prompt_tokens) : "–";
-  const live = Date.now() - row.updated_ms < LIVE;
+  const live = Date.now() - row.last_request_ms < LIVE;
   // A request that failed after the last one that was answered.
-  const wrong = failed && failed.time_ms > row.updated_ms ? failed : null;
+  const wrong = failed && failed.time_ms > row.last_request_ms ? failed : null;
   return html`<tr class=${wrong ? "failed" : ""}>
     <td>${live && html`<span class="lately" title="had a request in the last ten minutes">● </span>`}${row.starred && html`<span class="star" title="starred">★ </span>`}<a href=${`#/c/${encodeURIComponent(row.id)}`}>${row.title || row.id}</a>
-      <span class="soft under">${[row.state?.whose?.client, row.parent && `branched off ${row.parent.conversation}`, row.helper && "a client's helper"].filter(Boolean).join(" · ")}${wrong && html`<b class="red"> failed: ${wrong.data.status}${wrong.data.code ? `, ${wrong.data.code}` : ""}</b>`}</span></td>
+      <span class="soft under">${[program(row.state), row.parent && `branched off ${row.parent.conversation}`, row.helper && "a client's helper"].filter(Boolean).join(" · ")}${wrong && html`<b class="red"> failed: ${wrong.data.status}${wrong.data.code ? `, ${wrong.data.code}` : ""}</b>`}</span></td>
     <td class="optional">${row.model}</td><td><${Thin} state=${row.state} /></td>
     <td class="num">${row.severity ? html`<span class=${row.severity}>${percent(pressure)}</span>` : "–"}</td>
     <td class="num optional">${cached}</td><td class="num optional">${count(row.messages)}</td>
-    <td class="num optional">${spend?.rewrites > 0 ? count(spend.rewrites) : "–"}</td><td>${row.under_way ? html`<span class="green">under way, <${Ago} ms=${row.under_way.since_ms} /></span>` : html`<${Ago} ms=${row.updated_ms} />`}</td></tr>`;
+    <td class="num optional">${row.rewrites > 0 ? count(row.rewrites) : "–"}</td><td>${row.under_way ? html`<span class="green">under way, <${Ago} ms=${row.under_way.since_ms} /></span><span class="soft under">${phase(row.under_way.phase)}</span>` : html`<${Ago} ms=${row.last_request_ms} />`}</td></tr>`;
 }
 
 const HEAD = [["Title"], ["Model", "optional"], ["Window"], ["Full", "num"], ["From cache", "num optional"], ["Messages", "num optional"], ["Rewrites", "num optional"], ["Last request"]];

@@ -4,7 +4,7 @@ import { html, useMemo, useState, useEffect } from "./lib.js";
 import { useData, useFocusKept, Ago, Card, Scroll, Wrong, open } from "./use.js";
 import { Sides } from "./sides.js";
 import { get, listen } from "./api.js";
-import { count, percent, seconds, clock, rewritten } from "./format.js";
+import { PHASES, count, percent, phase, plural, program, seconds, clock, rewritten } from "./format.js";
 
 const KEPT = 300;
 const KINDS = ["model_usage", "request_failed"];
@@ -27,10 +27,7 @@ function useRequests() {
   return [events, error];
 }
 
-// Where the time of a request went, in order; `other` is what is left of the whole.
-const PHASES = [["queued", "queued"], ["counted", "finding and counting the history"], ["planned", "planning"], ["brief", "waiting for a brief"],
-  ["waiting", "waiting for the server"], ["prefill", "reading the prompt"], ["thinking", "thinking"], ["answer", "writing the answer"], ["other", "the rest"]];
-
+// Where the time of a request went, in order.
 export function phases(data) {
   const all = data.milliseconds;
   const known = data.phases ?? { prefill: Math.min(all, data.prompt_milliseconds ?? 0) };
@@ -55,7 +52,7 @@ const ALWAYS = ["prefill", "thinking", "answer"];
 function Detail({ event, columns }) {
   const d = event.data;
   const evaluated = d.evaluated_tokens ?? (d.prompt_tokens != null && d.cached_tokens != null ? d.prompt_tokens - d.cached_tokens : null);
-  const words = (phase) => (phase.name === "prefill" && evaluated !== null ? `${phase.words}: ${count(evaluated)} tokens new, ${count(d.cached_tokens ?? 0)} from the cache` : phase.words);
+  const words = (phase) => (phase.name === "prefill" && evaluated !== null ? `${phase.words}: ${plural(evaluated, "token")} new, ${count(d.cached_tokens ?? 0)} from the cache` : phase.words);
   const sides = () => open(html`<${Sides} key=${event.id} id=${event.conversation} model=${d.model} messages=${d.messages} />`);
   return html`<tr class="detail"><td colspan=${columns}><ul class="legend phases">${phases(d).filter((phase) => phase.ms >= 50 || (phase.ms > 0 && ALWAYS.includes(phase.name))).map((phase) => html`<li key=${phase.name}><b class=${`p-${phase.name}`}></b>${words(phase)} <em>${seconds(phase.ms / 1000)}</em></li>`)}</ul>
     ${d.upstream && html`<span class="soft">${d.upstream}${d.route ? ` (${d.route.because})` : ""} · </span>`}${d.messages > 0 && d.role === "main" && html`<button type="button" class="copy" onclick=${sides}>Received and sent…</button>`}</td></tr>`;
@@ -72,7 +69,7 @@ function Line({ event, row, opened, toggle }) {
   return html`<tr class=${failed || (d.end && d.end !== "complete") ? "failed" : ""}>
     <td class="num"><time title=${new Date(event.time_ms).toLocaleString()}>${clock(event.time_ms)}</time></td>
     <td>${failed ? html`<b class="red">${d.status}</b>` : END[d.end] ?? d.end ?? "200"}</td>
-    <td class="optional">${row?.state?.whose?.client ?? ""}</td>
+    <td class="optional">${program(row?.state) ?? ""}</td>
     <td>${event.conversation ? html`<a href=${`#/c/${encodeURIComponent(event.conversation)}`}>${row?.title ?? event.conversation}</a>` : html`<span class="soft">–</span>`}${role && html`<span class="soft"> · ${role}</span>`}
       ${failed && html`<span class="under red">${d.reason ?? d.code ?? ""}</span>`}</td>
     <td class="optional">${d.model ?? ""}</td><td class="num">${tokens}</td>
@@ -82,7 +79,7 @@ function Line({ event, row, opened, toggle }) {
 }
 
 // A request that waits for its reply.
-const Running = ({ row }) => html`<tr class="running"><td class="num">${clock(row.under_way.since_ms)}</td><td><b class="green">under way</b></td><td class="optional">${row.state?.whose?.client ?? ""}</td>
+const Running = ({ row }) => html`<tr class="running"><td class="num">${clock(row.under_way.since_ms)}</td><td><b class="green">under way</b>${row.under_way.phase && html`<span class="soft under">${phase(row.under_way.phase)}</span>`}</td><td class="optional">${program(row.state) ?? ""}</td>
   <td><a href=${`#/c/${encodeURIComponent(row.id)}`}>${row.title ?? row.id}</a>${row.under_way.requests > 1 && html`<span class="soft"> · ${count(row.under_way.requests)} of them</span>`}</td>
   <td class="optional">${row.model ?? ""}</td><td class="num"><span class="soft">about ${count(row.state?.prompt_tokens)}</span></td><td class="optional"></td><td class="num"><${Ago} ms=${row.under_way.since_ms} /></td></tr>`;
 

@@ -51,7 +51,7 @@ export function Search({ id, show }) {
       <button class="btn" type="submit">Search</button></form>
     <div aria-live="polite">${found?.error && html`<p class="wrong">${found.error.message}</p>`}
       ${found?.answer && hits.length === 0 && html`<p class="why">Nothing fits.</p>`}
-      ${hits.length > 0 && html`<ul class="plain hits">${hits.map((hit, n) => html`<li key=${`${hit.id} ${n}`}><button type="button" class="link" onclick=${() => show(hit.message)}>Message ${hit.message} · ${hit.call ?? hit.kind}</button>
+      ${hits.length > 0 && html`<ul class="plain hits">${hits.map((hit, n) => html`<li key=${`${hit.id} ${n}`}><button type="button" class="link" onclick=${() => show(hit.message)}>Message ${hit.message} · ${hit.call ?? WHO[hit.kind] ?? hit.kind}</button>
         <span class="soft">${hit.date ? ` · ${hit.date}` : ""}</span><div>${hit.snippet}</div></li>`)}</ul>`}
       <${Remaking} answer=${found?.answer} /></div></div>`;
 }

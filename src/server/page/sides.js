@@ -101,7 +101,7 @@ export function Sides({ id, model, messages }) {
       <div class="sent" id="sides" tabindex="0" role="region" aria-label="Received and sent">${raw ? html`<div class="pair"><div>${json(view.client)}</div><div>${json(view.messages)}</div></div>`
       : html`${from > 0 && html`<button type="button" class="link" onclick=${() => more(listed + 5 * ROWS)}>Show ${count(from)} earlier messages</button>`}${wanted.slice(from).map((row, n) => html`<${Row} key=${`${row.at} ${from + n}`} row=${row} />`)}`}</div>
       ${again && html`<${Again} id=${id} messages=${messages} brief=${brief} />`}
-      <div class="buttons"><${Button} onclick=${() => ask(!again)} aria-expanded=${String(again)}>Send again…<//><${Button} onclick=${() => choose(!raw)}>${raw ? "As a chat" : "As JSON"}<//><${Copy} text=${() => JSON.stringify(asked, null, 2)} label="Copy as JSON" /><${Copy} text=${curl} label="Copy as curl" />
+      <div class="buttons"><${Button} onclick=${() => ask(!again)} aria-expanded=${String(again)}>Try a change…<//><${Button} onclick=${() => choose(!raw)}>${raw ? "As a chat" : "As JSON"}<//><${Copy} text=${() => JSON.stringify(asked, null, 2)} label="Copy as JSON" /><${Copy} text=${curl} label="Copy as curl" />
         <button type="button" class="copy" onclick=${keep(false)}>Save as input</button><button type="button" class="copy" onclick=${keep(true)}>… with texts replaced</button>
         <${Button} onclick=${(e) => e.target.closest("dialog").close()}>Close<//></div>`}<//>`;
 }

@@ -18,7 +18,7 @@ function Price({ answer }) {
     ["that takes about", answer.evaluated_again === 0 ? "no time" : seconds(answer.seconds)],
   ];
   return html`<dl class="price">${lines.filter(Boolean).map(([what, value]) => html`<dt key=${what}>${what}</dt><dd>${value}</dd>`)}</dl>
-    ${answer.brief && html`<details open><summary>${answer.written_by_a_model ? "The brief, as the model wrote it" : "The brief"}</summary><pre tabindex="0">${answer.brief}</pre></details>`}
+    ${answer.brief && html`<details open><summary>${answer.written_by_a_model ? "The brief, as the model wrote it" : "The brief, made without a model"}</summary><pre tabindex="0">${answer.brief}</pre></details>`}
     ${answer.note && html`<p class="why">${answer.note}</p>`}
     ${answer.when === "next_break" && html`<p class="why">It waits until the prompt is rewritten anyway.</p>`}`;
 }
@@ -53,7 +53,7 @@ function Ask({ title, path, values, fields = [], check, verb = "Do it", explain 
   const quote = async (more, asking = "asking the price") => {
     // What is under way is the price of something else.
     leave.current.abort();
-    if (needs && Object.values(texts).every((text) => !text.trim())) return show({ later: true });
+    if (needs && fields.every(([name, , , value]) => texts[name].trim() === (value ?? "").trim())) return show({ later: true });
     const mine = (leave.current = new AbortController());
     show({ asking });
     try {
@@ -102,10 +102,10 @@ function Ask({ title, path, values, fields = [], check, verb = "Do it", explain 
     ${fields.map(input)}
     ${check && html`<label class="check"><input type="checkbox" name=${check[0]} checked=${checked} onchange=${(e) => tick(e.target.checked)} />${check[1]}</label>`}
     ${waits && html`<fieldset class="when"><legend>When</legend>${radio("now", "with the next request")}${radio("next_break", "with the next rewrite, at no extra cost")}</fieldset>`}
-    <div class="quote" aria-live="polite">${shown.asking ? html`<${Working} what=${shown.asking} />` : shown.later ? html`<p class="soft">the price comes with the text</p>`
+    <div class="quote" aria-live="polite">${shown.asking ? html`<${Working} what=${shown.asking} />` : shown.later ? html`<p class="soft">the price comes once you write</p>`
       : shown.error ? html`<p class="wrong">${shown.error.message}</p>` : html`<${Price} answer=${shown.answer} />`}</div>
     <div class="buttons"><${Button} onclick=${(e) => e.target.closest("dialog").close()}>Cancel<//>
-      ${first && html`<${Button} onclick=${() => quote(first.values, first.waits)}>${first.label}<//>`}
+      ${first && shown.answer?.brief_reads > 0 && html`<${Button} onclick=${() => quote(first.values, first.waits)}>${first.label}<//>`}
       <button class="btn primary" type="submit" disabled=${!shown.answer}>${verb}</button></div></form><//>`;
 }
 
@@ -116,7 +116,7 @@ const pinRule = (id, changed) => ask("Pin a rule", of(id, "/pins"), {}, {
   check: ["always", "in every conversation of this project, from now on"],
 });
 const editBrief = (id, brief, changed) => ask("Edit the brief", of(id, "/brief"), {}, {
-  fields: [["text", "The brief, as the model reads it", "textarea", brief]], verb: "Save", changed,
+  fields: [["text", "The brief, as the model reads it", "textarea", brief]], verb: "Save", changed, needs: true,
 });
 
 export function Actions({ seen, changed, sent }) {
@@ -146,7 +146,7 @@ export function Pinned({ id, pins, error, changed }) {
     verb: "Unpin", changed, send: remove, explain: "It no longer holds through folds. Where it was said, it stays.",
   });
   const line = (pin, n) => html`<li key=${pin.pin ?? `r${n}`}><span class="pin" tabindex="0">${pin.text || `message ${pin.message}`}</span>
-    <span class="soft">${[pin.message === null ? null : `you said this in message ${pin.message}`, `${count(pin.tokens)} tokens`, STANDS[pin.stands], pin.match && `by the pattern ${pin.match}`, pin.rule && `rule ${pin.rule} of this project`].filter(Boolean).join(" · ")}</span>
+    <span class="soft">${[pin.message === null ? null : `said in message ${pin.message}`, `${count(pin.tokens)} tokens`, STANDS[pin.stands], pin.match && `by the pattern ${pin.match}`, pin.rule && `rule ${pin.rule} of this project`].filter(Boolean).join(" · ")}</span>
     ${pin.pin !== null && html`<div class="buttons"><${Button} onclick=${() => unpin(pin)}>Unpin…<//></div>`}</li>`;
   const waiting = pins.waiting.map((wish) => Object.entries(wish)[0]);
   const doing = (what) => async () => {
@@ -167,7 +167,7 @@ export function ListSteps({ id, message, changed }) {
   const name = (verb) => `${verb} message ${at}`;
   const step = (verb, path, explain) => html`<button type="button" class="copy" key=${verb} aria-label=${name(verb)} onclick=${() => ask(name(verb), of(id, path), { message: at }, { verb, changed, explain })}>${verb}…</button>`;
   return html`<span class="steps">${role === "tool" && became === "same" && [step("Preview", "/evict", PREVIEWED), " ", step("Clear", "/clear", CLEARED)]}
-    ${!["same", "folded", "recalled"].includes(became) && step("Restore", "/restore", RESTORED)}</span>`;
+    ${!["same", "folded", "recalled", "with_brief", "with_pins"].includes(became) && step("Restore", "/restore", RESTORED)}</span>`;
 }
 
 const PREVIEWED = "The lines that matter stay; the original can be recalled.";
@@ -179,7 +179,7 @@ export function Steps({ id, message, pins, changed }) {
   const at = message.at;
   const brief = message.edits.find((edit) => edit.kind === "folded");
   // What came back by itself stands behind a message, which stays as it is.
-  const own = message.edits.filter((edit) => edit.kind !== "recalled");
+  const own = message.edits.filter((edit) => !["recalled", "carried"].includes(edit.kind));
   const whole = own.length === 0 && message.role === "tool";
   const pinned = pins.pins.some((pin) => pin.pin !== null && pin.message === at);
   const step = (name, title, path, verb, explain) => html`<${Button} key=${name} onclick=${() => ask(title, of(id, path), { message: at }, { verb, changed, explain })}>${name}<//>`;

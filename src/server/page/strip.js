@@ -1,7 +1,7 @@
 // The window as a strip by region, with its walls and how far the server's cache reaches.
 
 import { html } from "./lib.js";
-import { count, percent } from "./format.js";
+import { count, percent, plural } from "./format.js";
 
 export const NAMES = {
   system: "System", tools: "Tools", brief: "Brief", user: "You", assistant: "Assistant", results: "Results", other: "Other",
@@ -78,5 +78,6 @@ export function Strip({ seen }) {
     <div class="walls" style=${{ height: `${deep * 17 + 6}px` }}>${marks.map(({ name, share, kind, level }) => html`
       <i key=${kind} class=${`${kind} ${share > 0.9 ? "end" : share < 0.08 ? "begin" : ""}`} style=${{ left: `${share * 100}%`, height: `${46 + level * 17}px` }}><b>${name}</b></i>`)}</div>
     <ul class="legend">${parts.map(([name, tokens]) => html`<li key=${name}><b class=${`k-${name}`}></b>${NAMES[name]} <em>${parted.has(name) ? "about " : about(state)}${count(tokens)}</em></li>`)}
-      ${warm.length > 0 && html`<li class="right">The server has read everything left of the red line already.</li>`}</ul></div>`;
+      ${warm.length > 0 ? html`<li class="right">The server has read everything left of the red line already.</li>`
+      : seen.others_since > 0 && html`<li class="right" id="others">${plural(seen.others_since, "other conversation was", "other conversations were")} answered since: the server may have to read this one again.</li>`}</ul></div>`;
 }

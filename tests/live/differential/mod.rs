@@ -40,6 +40,11 @@ fn worse(dialect: Dialect, url: &str, body: &Value, is_odd: bool, direct: &Reply
         return ours.then(|| format!("{} for the server's {}", through.status, direct.status));
     }
     if through.status != 200 {
+        // What is to be done with the history is asked of windowsill alone: a server passes over it, right or wrong.
+        let asks = ["context_management", "compaction"].iter().any(|key| !body[key].is_null());
+        if is_odd && asks && (through.text.contains("`context_management") || through.text.contains("`compaction")) {
+            return None;
+        }
         return Some(format!("{} where the server alone answers 200", through.status));
     }
     let (theirs, ours) = (said::read(dialect, direct), said::read(dialect, through));
@@ -57,11 +62,18 @@ fn worse(dialect: Dialect, url: &str, body: &Value, is_odd: bool, direct: &Reply
 }
 
 /// Whether windowsill keeps to something that the servers' own endpoints overlook: Ollama's templates leave out what a developer
-/// says, and messages of one role in a row are one turn in Anthropic's API.
+/// says, messages of one role in a row are one turn in Anthropic's API, and the model is told there that a call failed (`is_error`)
+/// and what a search found.
 fn is_better_through(dialect: Dialect, body: &Value) -> bool {
     let all: Vec<&Value> = ["messages", "input"].iter().filter_map(|key| body[key].as_array()).flatten().collect();
     let in_a_row = all.windows(2).any(|two| two[0]["role"] == two[1]["role"]);
-    dialect == Dialect::Messages && in_a_row || all.iter().any(|message| message["role"] == "developer")
+    let failed = |message: &&Value| {
+        message["content"].as_array().is_some_and(|blocks| {
+            blocks.iter().any(|block| block["is_error"] == true || block["type"] == "search_result")
+        })
+    };
+    let better = in_a_row || all.iter().any(failed);
+    dialect == Dialect::Messages && better || all.iter().any(|message| message["role"] == "developer")
 }
 
 /// Plays sessions of requests, and returns what came out worse. `revive` starts the server again where a request ended it.

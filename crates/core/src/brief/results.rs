@@ -58,22 +58,27 @@ pub(super) fn read(message: &Message, call: Option<&ToolCall>, facts: &mut Facts
     let inner = unwrap(&message.text);
     let whole = inner.as_ref().map_or(message.text.as_str(), |inner| inner.text.as_str());
     let text = &whole[..floor(whole, READ)];
-    if text.trim().is_empty() && inner.is_none() {
+    if text.trim().is_empty() && inner.is_none() && !message.failed {
         return;
     }
     let call = call_of(call);
     let label = one_line(&call.label(60));
+    // How a dialect says that a call failed; see `blocks::failed`.
+    let (begins_so, text) = match text.trim_start().strip_prefix("Error:") {
+        Some(why) => (true, why.trim_start()),
+        None => (false, text),
+    };
+    let is_said = begins_so || message.failed;
     if text.trim_start().starts_with(['{', '['])
         && let Ok(value @ (Value::Object(_) | Value::Array(_))) = serde_json::from_str::<Value>(text.trim())
     {
         json(&value, &label, facts);
+        if is_said {
+            let why = value.to_string();
+            push(facts, Part::Errors, &format!("{label} failed: {}", shorten(&why, 200)));
+        }
         return;
     }
-    // How a dialect says that a call failed; see `blocks::failed`.
-    let (is_said, text) = match text.trim_start().strip_prefix("Error:") {
-        Some(why) => (true, why.trim_start()),
-        None => (false, text),
-    };
     let failed = is_said || inner.as_ref().is_some_and(Inner::failed);
     let cleaned = clean(text);
     let graded = grade(&cleaned);

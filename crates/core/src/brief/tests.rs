@@ -19,6 +19,7 @@ fn message(role: Role, text: &str) -> Message {
     Message {
         repaired: None,
         mixed: false,
+        failed: false,
         lines: Vec::new(),
         raw: Bytes::new(),
         role,
@@ -59,6 +60,7 @@ fn messages(value: &Value) -> Vec<Message> {
                 });
             }
             out.call_id = m["tool_call_id"].as_str().map(str::to_owned);
+            out.failed = m["is_error"] == true;
             out
         })
         .collect()
@@ -493,14 +495,26 @@ fn a_call_that_failed_is_among_the_errors() {
         called("d", "git_log", "{}", r#"{"content":[{"type":"text","text":"gone"}],"isError":true}"#),
     ]
     .concat();
-    let all = messages(&json!(list));
+    let mut all = messages(&json!(list));
+    // Clients of chat completions mark a result, and leave its text as it is.
+    let marked = [
+        called("e", "restart", r#"{"path":"db"}"#, "unit 7"),
+        called("f", "lookup", "{}", r#"{"rows":[]}"#),
+        called("g", "bash", r#"{"command":"ninja"}"#, ""),
+    ];
+    for [call, mut result] in marked {
+        result["is_error"] = true.into();
+        all.extend(messages(&json!([call, result])));
+    }
     let known = facts(&material(&all.iter().collect::<Vec<_>>(), None));
     let errors: Vec<&str> = known.part(Part::Errors).items.iter().map(|item| item.text.as_str()).collect();
     let failed = |what: &str| errors.iter().any(|error| error.contains(what));
     assert!(failed("staging") && failed("failed: release 41") && !failed("prod"), "{errors:?}");
     assert!(failed("git_log") && failed("gone"), "{errors:?}");
+    assert!(failed("failed: unit 7") && failed("lookup") && failed("ninja failed"), "{errors:?}");
     let text = render(None, &known, 2000, &tokens);
     assert!(!text.contains("make → ok") && text.contains("make → "), "{text}");
+    assert!(text.contains("ninja → failed"), "{text}");
 }
 
 #[test]

@@ -292,7 +292,7 @@ impl Superseded {
                 let result = links.result_of(at, nth);
                 read += call.arguments.len() + result.map_or(0, |r| body[r].text.len());
                 // An edit that failed changed nothing; an error is no text of a file.
-                let failed = result.is_some_and(|r| watch::is_error(&body[r].text));
+                let failed = result.is_some_and(|r| watch::has_failed(&body[r]));
                 if read <= READ && !failed {
                     accesses(call).into_iter().for_each(|access| all.note(body, (at, nth), result, access, &mut files));
                 }

@@ -152,6 +152,9 @@ pub struct Message {
     pub digest: Digest,
     /// Whether its content has parts that are no plain text.
     pub mixed: bool,
+    /// The client says of a result that its call failed: `is_error`, as Anthropic's API has it, or MCP's `isError`. Other APIs have
+    /// no word for it.
+    pub failed: bool,
     /// What its parts were that are said as lines, since this server cannot take them.
     pub lines: Vec<PartKind>,
 }

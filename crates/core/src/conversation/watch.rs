@@ -98,7 +98,7 @@ fn since_a_person_spoke(body: &[Message], most: usize, excepted: &dyn Fn(&str) -
         }
         let said = format!("{}\n{}", made.name, chain::canonical(&made.arguments));
         let result = masked(&body[at]);
-        let error = is_error(&body[at].text).then_some(result);
+        let error = has_failed(&body[at]).then_some(result);
         Some(Did { call: Digest::of(said.as_bytes()), result, error, tool: made.name.clone(), at })
     };
     let mut done: Vec<Did> = results.filter_map(read).take(most).collect();
@@ -147,6 +147,11 @@ fn masked(result: &Message) -> Digest {
         return result.digest;
     }
     Digest::of(NOISE.replace_all(result.text.trim(), "~").as_bytes())
+}
+
+/// Whether a call failed, as its client says of the result, or as that reads.
+pub(crate) fn has_failed(result: &Message) -> bool {
+    result.failed || is_error(&result.text)
 }
 
 /// Whether a result reads like an error: its first or last line says so, and it says more than that.

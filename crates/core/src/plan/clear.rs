@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::facts::{SMALL, placeholder};
+use super::reason::grouped;
 use super::sheet::{STEPS_AHEAD, Sheet, Sizes};
 use super::{Action, ClearLine, Strategy, budget, economics, evict, restore, summarize};
 use crate::conversation::edit::{Edit, Rule};
@@ -55,7 +56,7 @@ fn short_of_the_wall(sheet: &mut Sheet<'_>, recent: usize) -> Option<String> {
     }
     let line = sheet.policy.clear_line;
     if line == ClearLine::Wall {
-        let why = format!("clear_line = \"wall\", and a prompt of {} tokens fits", lines.limit);
+        let why = format!("`clear_line = \"wall\"`, and up to {} tokens fit", grouped(lines.limit));
         sheet.wait("clear", lines.clear_at, why);
         return None;
     }
@@ -76,11 +77,19 @@ fn short_of_the_wall(sheet: &mut Sheet<'_>, recent: usize) -> Option<String> {
             None
         }
         Err((_, freed, _)) if line == ClearLine::Line => {
-            sheet.wait("clear", lines.clear_at, format!("it would free {freed} tokens, and a step takes {step}"));
+            sheet.wait(
+                "clear",
+                lines.clear_at,
+                format!("that would free {} tokens, and a step takes {}", grouped(freed), grouped(step)),
+            );
             None
         }
         Err((_, freed, again)) => {
-            let why = format!("it would free {freed} tokens, too few for {again} that the server must evaluate again");
+            let why = format!(
+                "that would free {} tokens, and the server would have to read {} again for it",
+                grouped(freed),
+                grouped(again)
+            );
             sheet.wait("clear", lines.clear_at, why);
             None
         }
@@ -88,7 +97,7 @@ fn short_of_the_wall(sheet: &mut Sheet<'_>, recent: usize) -> Option<String> {
 }
 
 /// Why nothing is rewritten short of the wall.
-pub(super) const GUESSED: &str = "the prompt's size is only estimated, and no reply has told it yet";
+pub(super) const GUESSED: &str = "its size is only estimated until the server's next reply";
 
 /// What folding would come to.
 #[derive(Clone, Copy)]

@@ -75,6 +75,15 @@ pub struct Fitting<'a, M> {
     takes_all: bool,
     /// The margin where the last view was too long by the history's share alone: for where the usual one leaves nothing to plan.
     milder: Option<Tokens>,
+    doubt: Doubt<M>,
+}
+
+/// What a count may be too high by.
+struct Doubt<M> {
+    /// Tokens of the counts that may not be there.
+    tokens: Tokens,
+    /// The shortest view that fits the window without them: for where nothing fits with them.
+    fits_without: Option<Made<M>>,
 }
 
 impl<'a, M> Fitting<'a, M> {
@@ -100,7 +109,13 @@ impl<'a, M> Fitting<'a, M> {
             at_least: false,
             takes_all: false,
             milder: None,
+            doubt: Doubt { tokens: 0, fits_without: None },
         }
+    }
+
+    /// Tells how many tokens of the next counts may not be there. No request is refused for those: its server knows.
+    pub fn doubts(&mut self, tokens: Tokens) {
+        self.doubt.tokens = tokens;
     }
 
     /// What the last plan was made by.
@@ -192,6 +207,8 @@ impl<'a, M> Fitting<'a, M> {
         self.ours = Ours { offered: false, may_come: false, done: 0, ..self.ours };
         self.facts = self.start.clone();
         (self.counted, self.refused, self.milder) = (0, None, None);
+        // It goes with those tools.
+        self.doubt.fits_without = None;
     }
 
     /// Plans, with less kept for the reply where nothing else gives way.
@@ -232,6 +249,10 @@ impl<'a, M> Fitting<'a, M> {
         self.milder = Some(left.saturating_sub(share - share / 20).max(least)).filter(|milder| *milder < facts.slack);
         if tokens <= most && self.shortest.as_ref().is_none_or(|other| tokens < other.tokens) {
             self.shortest = Some(made);
+        } else if tokens.saturating_sub(self.doubt.tokens) <= most
+            && self.doubt.fits_without.as_ref().is_none_or(|other| tokens < other.tokens)
+        {
+            self.doubt.fits_without = Some(made);
         }
         None
     }
@@ -242,7 +263,7 @@ impl<'a, M> Fitting<'a, M> {
     /// When nothing fits.
     pub fn end(self) -> Result<Made<M>, CannotFit> {
         let nothing = CannotFit { after: Regions::default(), limit: 0 };
-        self.shortest.ok_or(self.refused.unwrap_or(nothing))
+        self.shortest.or(self.doubt.fits_without).ok_or(self.refused.unwrap_or(nothing))
     }
 
     /// A plan that changes nothing and is taken whatever it comes to: for a request that could not be planned.
@@ -325,6 +346,26 @@ mod tests {
             let made = made.unwrap_or_else(|cannot| panic!("{window}, {factor}: {cannot:?} after {counted:?}"));
             assert!(made.tokens + 16 <= window && made.tokens * 2 > window - 16, "{window}, {factor}: {counted:?}");
         }
+    }
+
+    /// A count may be too high by what nobody knows of another rendering: a request that fits without that is not refused.
+    #[test]
+    fn what_a_count_may_be_too_high_by_is_no_reason_to_refuse() {
+        let message = serde_json::json!({"role": "user", "content": "word7 ".repeat(400)}).to_string();
+        let conversation =
+            Conversation { body: vec![openai_chat::message(message.into()).unwrap()], ..Conversation::default() };
+        let costs = vec![Cost { text: 2_000, ..Cost::default() }];
+        let facts = Facts { window: 128, output_reserved: 8, slack: 16, system: 25, costs, ..Facts::default() };
+        let policy = Policy::default();
+        let fits = |doubt| {
+            let mut fitting = Fitting::new(&conversation, facts.clone(), &policy, 8, Ours::default());
+            fitting.doubts(doubt);
+            fit(fitting, &mut |plan, _| (plan.after.prompt().max(60) + 70, ()))
+        };
+        let cannot = fits(0).expect_err("it is longer than the window");
+        assert!(cannot.after.prompt() > cannot.limit, "{cannot:?}");
+        assert_eq!(fits(70).expect("it may fit").tokens, 130);
+        fits(20).expect_err("it is too long, whatever is in doubt");
     }
 
     /// Where nothing fits by estimate, the smallest view is counted before the request is refused.

@@ -192,7 +192,9 @@ pub struct Waiting {
 
 impl fmt::Display for Waiting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} waits past its line of {} tokens: {}", self.rule, self.line, self.why)
+        let line = reason::grouped(self.line);
+        let (what, why) = (if self.rule == "clear" { "Old results are not cleared" } else { "Not folded" }, &self.why);
+        write!(f, "{what} yet, though the prompt has passed {line} tokens: {why}.")
     }
 }
 

@@ -213,7 +213,8 @@ fn capital(text: &str) -> String {
     characters.next().map_or(String::new(), |first| first.to_uppercase().chain(characters).collect())
 }
 
-fn grouped(tokens: Tokens) -> String {
+/// Tokens with thousands set apart.
+pub(super) fn grouped(tokens: Tokens) -> String {
     grouped_digits(usize::try_from(tokens).unwrap_or(usize::MAX))
 }
 

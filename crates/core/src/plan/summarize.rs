@@ -2,6 +2,7 @@
 //! the next one folds the last one in.
 
 use super::budget::LEAST_BRIEF;
+use super::reason::grouped;
 use super::sheet::{Fold, Sheet};
 use super::{Action, FoldAt, Strategy, clear, client, economics, repeat};
 use crate::conversation::edit::Edit;
@@ -65,7 +66,7 @@ pub(super) fn apply_asked(sheet: &mut Sheet<'_>) -> Option<String> {
     match fold.filter(|_| freed > 0 && freed >= line / LEAST_OF_LINE) {
         Some(fold) => Some(format!("the client asks: {}", commit(sheet, fold))),
         None => {
-            sheet.wait("summarize", line, format!("a fold at the client's line would free {freed} tokens"));
+            sheet.wait("summarize", line, format!("a fold at the client's line would free {} tokens", grouped(freed)));
             None
         }
     }
@@ -105,16 +106,16 @@ fn fold(sheet: &mut Sheet<'_>, total: Tokens) -> Result<Fold, String> {
     let at_wall = total > lines.limit;
     let now = at_wall || sheet.policy.fold_at == FoldAt::Now;
     if sheet.policy.strategy == Strategy::Off {
-        return Err("strategy = \"off\"".into());
+        return Err("`strategy = \"off\"`".into());
     }
     if sheet.policy.fold_at == FoldAt::Wall && !at_wall {
-        return Err(format!("fold_at = \"wall\", and a prompt of {} tokens fits", lines.limit));
+        return Err(format!("`fold_at = \"wall\"`, and up to {} tokens fit", grouped(lines.limit)));
     }
     if sheet.facts.counting.guessed && !now {
         return Err(clear::GUESSED.into());
     }
     let (keep_recent, target) = (sheet.keep_recent(), sheet.fold_target());
-    let mut fold = choose(sheet, keep_recent, target).ok_or("what may go is folded already")?;
+    let mut fold = choose(sheet, keep_recent, target).ok_or("all that may be folded is folded already")?;
     let (mut freed, mut again) = weighed(sheet, &fold, total);
     if !now && !economics::worthwhile(freed, again) {
         // Deeper frees more and leaves less to evaluate again.
@@ -130,12 +131,17 @@ fn fold(sheet: &mut Sheet<'_>, total: Tokens) -> Result<Fold, String> {
     if !now && lines.crowded && (total - freed).saturating_add(sheet.next_steps()) > lines.summarize_at {
         let left = lines.limit.saturating_sub(lines.summarize_at);
         return Err(format!(
-            "system prompt and tools take most of the window, and the next steps need the {left} tokens up to the wall"
+            "system prompt and tools take most of the window, and the next steps need the {} tokens up to the limit",
+            grouped(left)
         ));
     }
     if !(now || deep && economics::worthwhile(freed, again)) {
         let least = again.max(lines.summarize_at.saturating_sub(lines.summarize_to));
-        return Err(format!("a fold would free {freed} tokens, and pays from {least} on"));
+        return Err(format!(
+            "a fold would free {} tokens, and is worth its time from {} on",
+            grouped(freed),
+            grouped(least)
+        ));
     }
     Ok(fold)
 }

@@ -189,8 +189,8 @@ impl Draft {
         match fits {
             _ if self.crowded => Form::Crowd,
             Some(width) => Form::Brief(width),
-            // A third of them says more than a list of files does.
-            None if within(LEAST) <= left * 3 => Form::Most,
+            // A fifth of them says more than a list of files does.
+            None if within(LEAST) <= left * 5 => Form::Most,
             None => Form::Crowd,
         }
     }

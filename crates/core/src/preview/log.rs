@@ -19,12 +19,11 @@ const PLACES: usize = 60;
 /// How many distinct messages are remembered; a log of more has no one that stands out.
 const DISTINCT: usize = 3000;
 
-/// So many further places of a message are told on a line or two.
-const ALSO: usize = 12;
+/// So many further places of a message are told: each is an error to be mended, for a fifth of what another message takes.
+const ALSO: usize = 24;
 
-/// So few are named of a message that stands in most files, if those are more than `FEW`: it is about no place.
+/// So few are named of a message that has more: it is about no place.
 const ANYWHERE: usize = 2;
-const FEW: usize = 5;
 
 /// A line of places is no longer than this (bytes): no shorter form of a line cuts it.
 const PLACES_LINE: usize = 96;
@@ -56,11 +55,11 @@ pub(super) fn draft(graded: &Graded<'_>) -> Draft {
         inside: vec![false; graded.lines.len()],
         muted,
         joined: HashMap::new(),
-        files: 0,
         draft: &mut draft,
     };
     collector.failures(&failures);
     collector.again(&failures);
+    collector.told_with_their_place();
     collector.traces();
     collector.sections(&graded.grades);
     let (errors, error_files) = collector.messages(&graded.grades, Grade::Error, rank::ERROR);
@@ -108,8 +107,6 @@ struct Collector<'a, 't> {
     muted: std::ops::Range<usize>,
     /// Places of messages that stand on the line below.
     joined: HashMap<usize, String>,
-    /// Files that the messages are about.
-    files: usize,
     draft: &'a mut Draft,
 }
 
@@ -219,11 +216,21 @@ impl Collector<'_, '_> {
             let body = line.trim();
             let listed = self.graded.grades[i] == Grade::Error && !self.is_message(i)
                 || body.starts_with(['✕', '✗', '✖', '×', '✘', '●']);
-            // `FAIL src/a.test.js`: a file whose failures are told.
-            let file = || body.strip_prefix("FAIL ").is_some_and(|file| places.contains(file.trim()));
+            // `FAIL src/a.test.js`, `❯ src/a.test.js (16 tests | 1 failed) 9ms`: a file whose failures are told.
+            let file = || file_of_failures(body).is_some_and(|file| places.contains(file));
+            let listed = listed || body.starts_with('❯');
             if listed && !self.inside[i] && (file() || failed::name_in(body).is_some_and(|name| all.contains(name))) {
                 self.taken[i] = true;
             }
+        }
+    }
+
+    /// pytest's `E   KeyError: 'a'` right above `a.py:7: KeyError: 'a'`: the second one says it all.
+    fn told_with_their_place(&mut self) {
+        for at in 1..self.lines.len() {
+            let said = self.lines[at - 1].strip_prefix("E   ").map(str::trim).filter(|said| !said.is_empty());
+            let place = said.and_then(|said| self.lines[at].strip_suffix(said)?.strip_suffix(": "));
+            self.taken[at - 1] |= place.is_some_and(place_alone);
         }
     }
 
@@ -319,7 +326,6 @@ impl Collector<'_, '_> {
                 self.draft.below = below.to_owned();
             }
         }
-        self.files = files.len();
         self.rank(&all, grade, rank, files.len() > MANY_FILES);
         // Where places have to be left out, the list of files stands for them.
         let elided: usize = all.iter().map(|m| m.places.len().saturating_sub(ALSO)).sum();
@@ -344,6 +350,7 @@ impl Collector<'_, '_> {
                 (family, *alike)
             })
             .collect();
+        let commonest = families.values().copied().max().unwrap_or(0);
         let mut order: Vec<usize> = (0..all.len()).collect();
         order.sort_by_key(|&i| (if families[&nth[i].0] <= ALIKE { 0 } else { nth[i].1 }, i));
         let (mut first, mut late) = (0, 0);
@@ -366,7 +373,9 @@ impl Collector<'_, '_> {
                 () if early || at_end => rank,
                 // The one real error among hundreds of remarks on style.
                 () if grade == Grade::Error && families[&nth[i].0] * 10 <= all.len() => rank::RARE,
-                () if grade == Grade::Error => rank::MORE,
+                // Of two kinds the rarer one says more: the fortieth unused variable waits for the tenth name that is not defined.
+                () if grade == Grade::Error && families[&nth[i].0] < commonest => rank::MORE,
+                () if grade == Grade::Error => rank::MORE - 1,
                 () => rank - 20,
             };
             self.message(message, rank);
@@ -401,7 +410,8 @@ impl Collector<'_, '_> {
         self.take(i, rank);
         let joined = self.joined.get(&i);
         let graded = self.graded;
-        let needed = graded.grades[i] == Grade::Error && rank >= rank::MORE && rank != rank::LAST && !self.inside[i];
+        let needed =
+            graded.grades[i] == Grade::Error && rank >= rank::MORE - 1 && rank != rank::LAST && !self.inside[i];
         let Some(piece) = self.draft.pieces.last_mut().filter(|p| p.line == i) else { return };
         if let Some(place) = joined {
             piece.text = format!("{place}: {}", message::without_place(&piece.text));
@@ -420,10 +430,9 @@ impl Collector<'_, '_> {
             let said = leveled.and_then(|place| whole.strip_prefix(place.as_str())?.strip_prefix(": error "));
             let said = said.zip(joined).map(|(said, place)| format!("{place}: {said}"));
             let short = message::in_short(said.as_deref().unwrap_or(whole), &self.draft.below);
-            let everywhere = message.places.len() > FEW && (message.places.len() + 1) * 3 >= self.files * 2;
             let also = match message.places.len() {
-                ..=ALSO if !everywhere => in_lines(&message.places, &self.draft.below),
-                _ => also(if everywhere { ANYWHERE } else { ALSO }).replace(&self.draft.below, ""),
+                ..=ALSO => in_lines(&message.places, &self.draft.below),
+                _ => also(ANYWHERE).replace(&self.draft.below, ""),
             };
             piece.brief = Some(format!("{}{times}{also}", shorten(&short, 150)));
             piece.text = format!("{}{times}{whole_also}", shorten(&piece.text, 300));
@@ -504,6 +513,20 @@ impl Collector<'_, '_> {
             self.take(i, rank::ODD);
         }
     }
+}
+
+/// The file that a line of a test runner's list says to have failed.
+pub(super) fn file_of_failures(line: &str) -> Option<&str> {
+    if let Some(file) = line.strip_prefix("FAIL ") {
+        return Some(file.trim());
+    }
+    let (file, count) = line.strip_prefix('❯')?.trim().split_once(" (")?;
+    (count.contains(" failed") && !file.contains(' ')).then_some(file)
+}
+
+/// Whether a text is a place and nothing else.
+fn place_alone(text: &str) -> bool {
+    place(text).is_some_and(|found| found.whole == text)
 }
 
 /// Further places of a message, each whole, on lines that nothing cuts.

@@ -126,6 +126,61 @@ mod tests {
         )
     }
 
+    /// Of two kinds of errors that do not all fit, the rarer one is told whole: what is not defined, and not the thirty-six variables that
+    /// are not used.
+    #[test]
+    fn the_rarer_kind_of_error_comes_first() {
+        let tokens = |text: &str| u32::try_from(text.len().div_ceil(3)).unwrap_or(u32::MAX);
+        let mut text = String::new();
+        for file in 0..36 {
+            text.push_str(&format!("\n/home/ann/shop/src/part_{file:02}/mod_{file}.js\n"));
+            text.push_str(&format!(
+                "  24:9  error  'unused{file}' is assigned a value but never used  no-unused-vars\n"
+            ));
+            if file % 2 == 0 {
+                text.push_str(&format!("  40:3  error  'missing{file}' is not defined  no-undef\n"));
+            }
+            for line in 41..50 {
+                text.push_str(&format!(
+                    "  {line}:7  warning  'z' is never reassigned. Use 'const' instead  prefer-const\n"
+                ));
+            }
+        }
+        text.push_str("\n✖ 378 problems (54 errors, 324 warnings)\n");
+        let at = Pointer { id: "r3f9a0c", path: "/data/r3f9a0c.txt" };
+        let call = Call { tool: "bash", arguments: r#"{"command":"npx eslint ."}"# };
+        let shown = |budget: u32| {
+            let got = preview(&text, &call, &at, budget, &tokens).text;
+            let told = |file: &usize| got.contains(&format!("mod_{file}.js:40:3: 'missing{file}' is not defined"));
+            (0..36).step_by(2).filter(told).count()
+        };
+        assert_eq!(shown(1024), 18);
+        assert!(shown(512) >= 9, "messages say more than a list of files: {}", shown(512));
+    }
+
+    /// What a runner says twice is told once: `E   KeyError: 'a'` above its place, and a file above its failures.
+    #[test]
+    fn what_is_told_with_its_place_is_not_told_before_it() {
+        let tokens = |text: &str| u32::try_from(text.len().div_ceil(3)).unwrap_or(u32::MAX);
+        let at = Pointer { id: "r3f9a0c", path: "/data/r3f9a0c.txt" };
+        let shown = |command: &str, text: &str| {
+            let arguments = serde_json::json!({ "command": command }).to_string();
+            preview(text, &Call { tool: "bash", arguments: &arguments }, &at, 400, &tokens).text
+        };
+        let mut text = format!("{}\n=== FAILURES ===\n", "tests/unit/test_a.py ......   [ 9%]\n".repeat(60));
+        (0..3).for_each(|n| {
+            text.push_str(&format!("E   KeyError: 'key_{n}'\n/home/ann/shop/a_{n}.py:{n}: KeyError: 'key_{n}'\n"))
+        });
+        text.push_str("=== 3 failed, 300 passed in 1.10s ===\n");
+        let got = shown("pytest --tb=line", &text);
+        assert_eq!(got.matches("KeyError: 'key_1'").count(), 1, "{got}");
+        assert!(got.contains("a_1.py:1: KeyError: 'key_1'"), "{got}");
+        let listed = |line: &str| crate::preview::log::file_of_failures(line).map(str::to_owned);
+        assert_eq!(listed("❯ src/cart/a.test.js (16 tests | 1 failed) 9ms").as_deref(), Some("src/cart/a.test.js"));
+        assert_eq!(listed("FAIL src/a.test.js").as_deref(), Some("src/a.test.js"));
+        assert_eq!(listed("❯ src/cart/a.test.js:13:18"), None);
+    }
+
     /// More errors than there is room for: the first with their places, how many there are by rule, and the tool's own total.
     #[test]
     fn of_more_errors_than_fit_it_says_how_many_there_are_of_each_rule() {

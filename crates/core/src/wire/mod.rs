@@ -5,6 +5,7 @@ pub mod compacted;
 pub mod dialect;
 pub mod json;
 pub mod known;
+pub mod legacy;
 pub mod names;
 pub mod openai_chat;
 pub mod parts;

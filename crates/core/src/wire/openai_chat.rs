@@ -13,7 +13,7 @@ use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAcces
 use serde_json::value::RawValue;
 
 use super::json::{self, Fields};
-use super::{WireError, parts};
+use super::{WireError, legacy, parts};
 use crate::conversation::{Conversation, Digest, Media, MediaKind, Message, Role, Tokens, ToolCall, chain};
 use crate::settings::Settings;
 
@@ -62,6 +62,13 @@ impl Request {
         let before = self.conversation.tools.replace(tools.clone());
         self.client_tools = self.client_tools.take().or(before);
         self.listed_tools = Some(tools);
+    }
+
+    /// Has its `functions` be its tools, for a server that is told them so. They stand in the body as they came.
+    pub fn takes_functions_for_tools(&mut self) {
+        if self.conversation.tools.is_none() && self.client_tools.is_none() {
+            self.conversation.tools = legacy::tools(&self.body).map(Bytes::from);
+        }
     }
 
     /// Has the request offer other tools than before: these and one more.
@@ -295,6 +302,7 @@ pub fn message(raw: Bytes) -> Result<Message, (String, &'static str)> {
         raw: raw.clone(),
         repaired: None,
         mixed: content.mixed,
+        failed: role == Role::Tool && ["is_error", "isError"].iter().any(|key| fields.get(key) == Some("true")),
         lines: Vec::new(),
     };
     out.digest = chain::digest(&out, &content.payloads);
@@ -614,6 +622,18 @@ mod tests {
 
     fn read(body: &str) -> Result<Request, WireError> {
         parse(&Bytes::from(body.to_owned()))
+    }
+
+    #[test]
+    fn a_result_is_known_to_have_failed_where_its_client_says_so() {
+        let failed = |fields: &str| {
+            let raw = format!(r#"{{"role":"tool","tool_call_id":"a","content":"b"{fields}}}"#);
+            message(Bytes::from(raw)).unwrap().failed
+        };
+        assert!(failed(r#","is_error":true"#) && failed(r#","isError": true"#));
+        assert!(!failed("") && !failed(r#","is_error":false"#) && !failed(r#","is_error":"true""#));
+        let user = Bytes::from_static(br#"{"role":"user","content":"b","is_error":true}"#);
+        assert!(!message(user).unwrap().failed, "only a result can fail");
     }
 
     #[test]

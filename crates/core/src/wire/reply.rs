@@ -1,6 +1,8 @@
 //! A chat completion as servers really send it: the error that a body or a chunk may be, whatever its shape; a whole reply as
 //! the chunks of a stream, and a stream's chunks as a whole reply.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value, json};
 
 /// How far down an error inside an error is looked for.
@@ -278,12 +280,36 @@ pub fn says_something(choice: &Value) -> bool {
     said.is_some_and(|fields| fields.iter().any(|(key, value)| key != "role" && says(value)))
 }
 
+/// The calls of a message of a reply, or of a delta: `tool_calls`. Where there are none, the one call in the form that OpenAI had
+/// before them (`function_call`: a name and arguments), said as [`newer`] says it.
+pub fn calls(message: &Value) -> Cow<'_, [Value]> {
+    match message.get("tool_calls").and_then(Value::as_array) {
+        Some(calls) if !calls.is_empty() => Cow::Borrowed(calls),
+        _ => match message.as_object().and_then(legacy_call).map(newer) {
+            Some(call) => Cow::Owned(vec![call]),
+            None => Cow::Borrowed(&[]),
+        },
+    }
+}
+
+/// The `function_call` of a message or a delta, where it says anything: some servers send an empty one with each reply.
+pub fn legacy_call(message: &Map<String, Value>) -> Option<&Value> {
+    let call = message.get("function_call").filter(|call| call.is_object())?;
+    ["name", "arguments"].iter().any(|key| call.get(*key).is_some_and(says)).then_some(call)
+}
+
+/// A `function_call` as the first of `tool_calls`, without an id.
+pub fn newer(call: &Value) -> Value {
+    json!({"index": 0, "type": "function", "function": call})
+}
+
 /// What a message of a reply says to its client, as a message of a history: its words and calls, not what the model thought.
 /// `None` where it says nothing.
 pub fn said(message: &Value) -> Option<Value> {
     let mut out = json!({"role": "assistant", "content": message.get("content").cloned().unwrap_or_default()});
     for key in ["refusal", "tool_calls", "function_call"] {
-        if let Some(value) = message.get(key).filter(|value| says(value)) {
+        let is_empty = key == "function_call" && message.as_object().and_then(legacy_call).is_none();
+        if let Some(value) = message.get(key).filter(|value| says(value) && !is_empty) {
             out[key] = value.clone();
         }
     }
@@ -376,12 +402,29 @@ impl Choice {
             match (key.as_str(), value) {
                 ("tool_calls", Value::Array(parts)) => parts.iter().for_each(|part| self.call(part)),
                 (_, Value::Null) => {}
+                ("function_call", Value::Object(part)) => self.legacy(part),
                 ("role", _) => drop(self.message.insert(key.clone(), value.clone())),
                 (_, Value::String(more)) => match self.message.get_mut(key) {
                     Some(Value::String(text)) => text.push_str(more),
                     _ => drop(self.message.insert(key.clone(), value.clone())),
                 },
                 _ => drop(self.message.insert(key.clone(), value.clone())),
+            }
+        }
+    }
+
+    /// Adds a piece of a call in the older form: the name comes once, the arguments in pieces.
+    fn legacy(&mut self, part: &Map<String, Value>) {
+        let call = self.message.entry("function_call").or_insert_with(|| json!({}));
+        for key in ["name", "arguments"] {
+            let more = match part.get(key) {
+                None | Some(Value::Null) => continue,
+                Some(Value::String(text)) => text.clone(),
+                Some(object) => object.to_string(),
+            };
+            let before = call[key].as_str().unwrap_or_default();
+            if key == "arguments" || before.is_empty() {
+                call[key] = (before.to_owned() + &more).into();
             }
         }
     }
@@ -432,7 +475,12 @@ impl Choice {
     fn value(self) -> Value {
         let Choice { index, mut message, mut calls, mut rest } = self;
         message.entry("role").or_insert_with(|| "assistant".into());
-        let usual = if calls.is_empty() { "stop" } else { "tool_calls" };
+        let legacy = message.get("function_call").is_some_and(says);
+        let usual = match calls.is_empty() {
+            true if legacy => "function_call",
+            true => "stop",
+            false => "tool_calls",
+        };
         for call in calls.iter_mut().filter_map(Value::as_object_mut) {
             call.remove("index");
         }
@@ -518,6 +566,30 @@ mod tests {
         assert!(!chunks.iter().any(is_whole) && chunks.iter().all(|c| c["object"] == "chat.completion.chunk"));
         chunks.iter().for_each(|chunk| all.add(chunk));
         assert_eq!(all.value(), whole);
+    }
+
+    #[test]
+    fn a_call_in_the_older_form_is_put_together() {
+        let mut all = Collected::default();
+        for delta in [
+            json!({"role": "assistant", "content": null, "function_call": {"name": "sh", "arguments": ""}}),
+            json!({"function_call": {"arguments": "{\"a\":"}}),
+            json!({"function_call": {"name": "", "arguments": "1}"}}),
+            json!({"function_call": null}),
+        ] {
+            all.add(&json!({"choices": [{"delta": delta, "finish_reason": null}]}));
+        }
+        let call = json!({"name": "sh", "arguments": "{\"a\":1}"});
+        assert_eq!(all.said().unwrap()["function_call"], call);
+        let choice = all.value()["choices"][0].clone();
+        assert_eq!((&choice["message"]["function_call"], &choice["finish_reason"]), (&call, &json!("function_call")));
+        let said = |message: Value| calls(&message).into_owned();
+        let one = json!([{"index": 0, "type": "function", "function": call}]);
+        assert_eq!(json!(said(json!({"tool_calls": [], "function_call": call}))), one);
+        assert_eq!(said(json!({"tool_calls": [{"id": "a"}], "function_call": call})), [json!({"id": "a"})]);
+        for nothing in [json!(null), json!({}), json!({"name": "", "arguments": null}), json!("sh")] {
+            assert!(said(json!({"content": "hi", "function_call": nothing})).is_empty(), "{nothing}");
+        }
     }
 
     #[test]

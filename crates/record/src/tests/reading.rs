@@ -97,7 +97,7 @@ fn conversations_are_found_by_id_prefix_and_session() {
     assert_eq!(find("s/1").as_deref(), Some("ab34"));
     assert_eq!((find("x"), find(""), find("%")), (None, None, None));
     let error = store.conversation("ab").unwrap_err().to_string();
-    assert_eq!(error, "`ab` names 2 conversations; the newest are ab34, ab12");
+    assert_eq!(error, "2 conversations have ids that begin with `ab`; the newest are ab34, ab12");
     let order: Vec<String> = store.conversations(2).unwrap().into_iter().map(|c| c.id).collect();
     assert_eq!(order, ["ab34", "cd"]);
     let row = store.conversation("cd").unwrap().unwrap();

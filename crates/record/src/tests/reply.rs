@@ -60,6 +60,53 @@ fn a_reply_is_read_until_its_client_goes_on_and_makes_no_fork() {
 }
 
 #[test]
+fn a_reply_that_comes_back_stays_where_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let write = |batch| runtime().block_on(store.record(batch)).unwrap();
+    let rows = || {
+        let read = |c: &rusqlite::Connection| {
+            let mut statement =
+                c.prepare("SELECT n.id, n.raw, t.now_ms FROM node n JOIN told t ON t.node = n.id ORDER BY n.depth")?;
+            let row = |r: &rusqlite::Row<'_>| Ok((r.get::<_, i64>(0)?, r.get::<_, Vec<u8>>(1)?, r.get::<_, i64>(2)?));
+            let rows = statement.query_map([], row)?;
+            rows.collect::<rusqlite::Result<Vec<_>>>()
+        };
+        store.inner.read(read).unwrap()
+    };
+    let asked = ["where is the lighthouse?"];
+    write(batch("a", &asked, 0));
+    write(reply("a", &asked, "On the northern cape."));
+    let kept = rows();
+    // The same request, answered with the same words.
+    write(batch("a", &asked, 0));
+    write(reply("a", &asked, "On the northern cape."));
+    assert_eq!(rows(), kept);
+    // The client spells the message otherwise: its bytes count, and the words are found once.
+    let goes_on = ["where is the lighthouse?", "On the northern cape.", "thanks"];
+    let mut next = batch("a", &goes_on, 1);
+    next.nodes[0].digest = Digest::of(b"On the northern cape.");
+    next.nodes[0].raw = br#"{ "role": "assistant", "content": "On the northern cape." }"#.as_slice().into();
+    let raw = next.nodes[0].raw.clone();
+    write(next);
+    assert_eq!(rows()[1], (kept[1].0, raw.to_vec(), kept[1].2), "the row that there was, said when the model said it");
+    assert_eq!(store.last_reply("a").unwrap(), None);
+    assert_eq!(found(&store, "northern cape"), [("assistant".to_owned(), 1)]);
+    let located = store.locate(&chain_of(&goes_on)).unwrap().unwrap();
+    assert_eq!((located.depth, located.conversation_depth), (3, 3));
+    // With other spaces in its text, its passages stand elsewhere: then it is a row of its own.
+    write(reply("a", &goes_on, "You are welcome."));
+    let further = [goes_on.as_slice(), &["You are welcome.", "bye"]].concat();
+    let mut next = batch("a", &further, 3);
+    next.nodes[0].digest = Digest::of(b"You are welcome.");
+    next.nodes[0].raw = br#"{"role":"assistant","content":"  You are welcome."}"#.as_slice().into();
+    next.nodes[0].text = "  You are welcome.".into();
+    write(next);
+    assert_eq!(found(&store, "welcome"), [("assistant".to_owned(), 3)]);
+    assert_eq!((rows().len(), store.last_reply("a").unwrap()), (5, None));
+}
+
+#[test]
 fn a_reply_survives_a_restart_and_goes_with_its_conversation() {
     let dir = tempfile::tempdir().unwrap();
     let asked = ["where is the lighthouse?"];

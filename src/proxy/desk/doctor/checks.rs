@@ -267,7 +267,7 @@ pub(super) async fn count(
     let Some(own) = counters.of_file(upstream, &model.id, path, template, Duration::ZERO).await else { return };
     let messages = json!([{"role": "user", "content": "How many tokens is this?\n\n1234567 é 北京"}]);
     let request = json!({"model": model.id, "messages": messages}).to_string();
-    own.total(upstream, &request.into(), 0).await;
+    own.total(upstream, &request.into(), 0, u32::MAX).await;
     if let Some((ours, theirs)) = own.take_mismatch() {
         let message = format!(
             "{}: the same request has {ours} tokens by the model's own vocabulary and template, and {theirs} by the server: it \
@@ -372,12 +372,37 @@ pub(super) async fn listen(config: &Config, findings: &mut Vec<Finding>) {
     findings.push(if is_windowsill(config).await {
         Finding::new(
             Severity::Note,
-            format!("a windowsill is running on {address}"),
+            format!("a windowsill is running on {address}{}", servers_of_ours(config).await),
             format!("nothing, unless a second one is meant: {fix}"),
         )
     } else {
         Finding::new(Severity::Broken, format!("another program listens on {address}"), fix)
     });
+}
+
+/// The servers that the running windowsill uses, as the end of a sentence; empty where it does not say.
+async fn servers_of_ours(config: &Config) -> String {
+    let (address, key) = (config.listen.to_string(), config.api_key.as_ref().map(|key| key.expose()));
+    let asked = super::super::running::ask(&address, key, http::Method::GET, "/windowsill/models", None);
+    let Ok(Ok(told)) = tokio::time::timeout(crate::upstream::PROBE_LIMIT, asked).await else { return String::new() };
+    let mut servers: Vec<String> = Vec::new();
+    for entry in told["models"].as_array().into_iter().flatten() {
+        let text = |key: &str| crate::plain::line(entry[key].as_str().unwrap_or("")).into_owned();
+        let at = if entry["url"].as_str().is_some_and(|url| url.starts_with("http")) {
+            format!(" at {}", text("url"))
+        } else {
+            String::new()
+        };
+        let server = format!(
+            "{}{at}{}",
+            text("upstream"),
+            if entry["error"].is_string() { " (it does not answer)" } else { "" }
+        );
+        if !servers.contains(&server) {
+            servers.push(server);
+        }
+    }
+    if servers.is_empty() { ", and has no server yet".to_owned() } else { format!(", and uses {}", servers.join(", ")) }
 }
 
 /// Whether a windowsill answers there.

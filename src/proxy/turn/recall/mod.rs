@@ -29,7 +29,7 @@ use super::{opening, refused, relay};
 use crate::clock::now_ms;
 use crate::conversation::{Digest, Tokens, repair};
 use crate::plan::rewrite::Out;
-use crate::proxy::turn::account::{Outcome, account, spend};
+use crate::proxy::turn::account::{Closing, Outcome, account, spend};
 use crate::proxy::turn::completed::done_within;
 use crate::proxy::turn::prefix::note_recalled;
 use crate::proxy::turn::recall::lookup::recalled;
@@ -393,7 +393,7 @@ impl Answering {
     }
 
     /// Takes in how it ended. Only the first call counts.
-    pub(in crate::proxy) fn finish(&mut self, end: relay::End) {
+    pub(in crate::proxy) fn finish(&mut self, end: relay::End) -> Option<Closing> {
         // A reply that broke off before it recalled anything takes the place of no other reply to the same prompt.
         let counts = matches!(end, relay::End::Complete) || !self.made.is_empty();
         if let Some(recalled) = counts.then(|| self.unremembered()).flatten()
@@ -401,11 +401,9 @@ impl Answering {
         {
             debug!(error = %e, "what was recalled is not in the record");
         }
-        let Some(prepared) = self.prepared.take() else { return };
+        let prepared = self.prepared.take()?;
         let said = self.said();
-        if let Some(mut keeper) = self.keeper.take() {
-            keeper.keep_later(said);
-        }
+        let reply = self.keeper.take().and_then(|mut keeper| keeper.reply(said));
         if self.rounds.at == 0 && !self.made.is_empty() {
             self.rounds.first_prompt = self.reported.prompt;
         }
@@ -414,7 +412,8 @@ impl Answering {
         let mut reported = std::mem::take(&mut self.reported);
         reported.called_tools = self.filter.calls_client();
         let outcome = Outcome { reported, recalled, first_prompt: self.rounds.first_prompt, end };
-        account(&self.app, Arc::clone(&self.upstream), &self.headers, prepared, outcome, self.started);
+        let upstream = Arc::clone(&self.upstream);
+        Some(account(&self.app, upstream, &self.headers, prepared, (outcome, reply), self.started))
     }
 
     /// Answers a reply that came whole.
@@ -424,7 +423,9 @@ impl Answering {
             Ok(_) => relay::End::Complete,
             Err(_) => relay::End::Failed("the reply could not go on".into()),
         };
-        self.finish(end);
+        if let Some(closing) = self.finish(end) {
+            closing.now().await;
+        }
         answered
     }
 
@@ -453,14 +454,15 @@ impl Answering {
             };
         }
         self.remember().await;
-        self.keep().await;
         Ok(bytes)
     }
 }
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        self.finish(relay::End::Canceled);
+        if let Some(closing) = self.finish(relay::End::Canceled) {
+            closing.later();
+        }
     }
 }
 

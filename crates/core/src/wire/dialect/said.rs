@@ -15,9 +15,9 @@ pub struct Said {
     pub reasoning: String,
     /// `refusal`.
     pub refusal: String,
-    /// `tool_calls`; in a chunk, parts of them.
+    /// `tool_calls`, or the one `function_call` of OpenAI's older form; in a chunk, parts of them.
     pub calls: Vec<CallPart>,
-    /// `finish_reason`: `stop`, `length`, `tool_calls`, `content_filter`; [`reply::BROKEN_OFF`] for a whole reply without one.
+    /// `finish_reason`: `stop`, `length`, `tool_calls` (also for `function_call`), `content_filter`; [`reply::BROKEN_OFF`] for a whole reply without one.
     pub finish: Option<String>,
     /// The stop sequence that ended the reply, where the server says which: vLLM's `stop_reason`, SGLang's `matched_stop`,
     /// llama-server's `__verbose.stopping_word`.
@@ -127,6 +127,10 @@ impl Said {
             ),
             false => reply::finish_of(choice).map(str::to_owned),
         };
+        // No dialect here has another word for a call in the older form.
+        if out.finish.as_deref() == Some("function_call") {
+            out.finish = Some("tool_calls".to_owned());
+        }
         let logprobs = choice.pointer("/logprobs/content").and_then(Value::as_array);
         out.logprobs = logprobs.cloned().unwrap_or_default();
         // A number there is a token, such as the model's own end.
@@ -138,8 +142,7 @@ impl Said {
         out.refusal = text("refusal");
         let thought = ["reasoning_content", "reasoning", "thinking"];
         out.reasoning = thought.iter().map(|k| text(k)).find(|t| !t.is_empty()).unwrap_or_default();
-        let calls = message.get("tool_calls").and_then(Value::as_array).into_iter().flatten();
-        out.calls = calls.enumerate().map(|(at, call)| part(at as u64, call)).collect();
+        out.calls = reply::calls(message).iter().enumerate().map(|(at, call)| part(at as u64, call)).collect();
         Some(out)
     }
 }

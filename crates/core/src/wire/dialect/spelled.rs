@@ -289,7 +289,17 @@ pub(super) fn call(id: String, name: String, arguments: String) -> Value {
 pub(super) struct Chat {
     out: Vec<u8>,
     begun: bool,
+    /// Where the last message begins, if it is a reply that says nothing behind others.
+    nothing: Option<usize>,
 }
+
+/// Replies that say nothing. At the end of a request there is nothing in one to go on from, and servers that take it for the
+/// beginning of a reply do not let the model begin its own.
+const NOTHING: [&[u8]; 3] = [
+    br#"{"role":"assistant","content":""}"#,
+    br#"{"role":"assistant","content":null}"#,
+    br#"{"role":"assistant","content":[]}"#,
+];
 
 impl Chat {
     /// The request for a model; it will be about `size` bytes long.
@@ -302,7 +312,7 @@ impl Chat {
             out.push(b',');
         }
         out.extend_from_slice(b"\"messages\":[");
-        Chat { out, begun: false }
+        Chat { out, begun: false, nothing: None }
     }
 
     /// Whether it has no message yet.
@@ -312,11 +322,14 @@ impl Chat {
 
     /// Adds a message.
     pub(super) fn push(&mut self, message: &(impl Serialize + ?Sized)) {
-        if self.begun {
+        let (start, behind) = (self.out.len(), self.begun);
+        if behind {
             self.out.push(b',');
         }
         self.begun = true;
         write(&mut self.out, message);
+        let written = &self.out[start + usize::from(behind)..];
+        self.nothing = (behind && NOTHING.contains(&written)).then_some(start);
     }
 
     /// Adds a message as it is spelled. What is no JSON is passed over.
@@ -328,6 +341,7 @@ impl Chat {
 
     /// Adds all other fields: the body.
     pub(super) fn end(mut self, rest: &Map<String, Value>) -> Bytes {
+        self.out.truncate(self.nothing.unwrap_or(self.out.len()));
         self.out.push(b']');
         for (key, value) in rest {
             self.out.push(b',');

@@ -71,6 +71,8 @@ struct Calls {
     many: bool,
     /// Calls of this round that the client has.
     clients: usize,
+    /// One came in the form that OpenAI had before `tool_calls`.
+    older: bool,
 }
 
 /// What the client saw of the earlier rounds.
@@ -339,6 +341,7 @@ impl Filter {
             changed = true;
         }
         self.role_seen |= delta.contains_key("role");
+        changed |= self.newer(delta);
         changed |= self.listen(delta, finished);
         if let Some(Value::String(text)) = delta.get_mut("content").filter(|t| **t != "") {
             let keeps = self.keeps(text.len());
@@ -477,12 +480,19 @@ impl Filter {
             choice["finish_reason"] = Value::Null;
         } else if calls && !self.calls.all.is_empty() && !self.calls_client() {
             choice["finish_reason"] = json!("stop");
-        } else if self.calls.all.iter().any(|c| c.instead) && choice.get("finish_reason").is_some_and(|f| f == "stop") {
+        } else if self.ends_in_calls_after_all(choice) {
             choice["finish_reason"] = json!("tool_calls");
         } else {
             return false;
         }
         true
+    }
+
+    /// Whether a reply ends in calls though its server says otherwise: one goes to the client in place of another, or came in the
+    /// older form.
+    fn ends_in_calls_after_all(&self, choice: &Value) -> bool {
+        let says = |reason: &str| choice.get("finish_reason").is_some_and(|finish| finish == reason);
+        self.calls.older && says("function_call") || self.calls.all.iter().any(|c| c.instead) && says("stop")
     }
 
     /// Adds up what the rounds wrote. The prompt is the last round's: the whole of what the window now holds.
@@ -506,6 +516,7 @@ impl Filter {
         let choice = value.get_mut("choices")?.get_mut(0)?;
         self.finish = Some(choice.get("finish_reason").and_then(Value::as_str).unwrap_or("stop").to_owned());
         let message = choice.get_mut("message")?.as_object_mut()?;
+        changed |= self.newer(message);
         // A message is a delta that says everything at once.
         let all = message.get("tool_calls").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         let behind = all.len().saturating_sub(LOOKED_AT);

@@ -1,12 +1,28 @@
 //! What becomes of the calls of a round once they are whole: some go to the client after all.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::answered::Held;
 use super::{Filter, LOOKED_AT, Whose, call_json, numbered};
 use crate::conversation::Digest;
+use crate::wire::reply;
 
 impl Filter {
+    /// Says a call in the older form (`function_call`) as one of `tool_calls`. Tools were offered in the newer form, whatever the
+    /// server makes of that.
+    pub(super) fn newer(&mut self, said: &mut Map<String, Value>) -> bool {
+        let none = said.get("tool_calls").and_then(Value::as_array).is_none_or(Vec::is_empty);
+        let Some(mut call) = reply::legacy_call(said).filter(|_| none).map(reply::newer) else { return false };
+        said.remove("function_call");
+        if call.pointer("/function/name").is_some_and(reply::says) {
+            let seed = format!("{:?} {}", self.head, self.round);
+            call["id"] = format!("call_{}", &Digest::of(seed.as_bytes()).hex()[..16]).into();
+        }
+        said.insert("tool_calls".into(), vec![call].into());
+        self.calls.older = true;
+        true
+    }
+
     /// A name that never came is not ours.
     pub(super) fn give_up_waiting(&mut self, kept: &mut Vec<Value>) -> bool {
         let mut changed = false;

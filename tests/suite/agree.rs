@@ -1,0 +1,254 @@
+//! The page, the terminal and HTTP say the same of a conversation, and what they say is so.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde_json::{Value, json};
+
+use super::support::*;
+
+const RULE: &str = "Rule: the gate stays green.";
+
+/// A talk that a small window holds.
+fn talk(topic: &str) -> Chat {
+    let mut sent = chat().system("You mend fences.").user(&format!("Let us plan the {topic}."));
+    for n in 0..5 {
+        sent = sent.assistant(&prose(n, 800)).user(&format!("And item {n}?"));
+    }
+    sent
+}
+
+fn begun(proxy: &TestProxy, sent: &Chat) -> String {
+    proxy.chat(sent).ok().header("x-windowsill-conversation").unwrap().to_owned()
+}
+
+fn ask(proxy: &TestProxy, id: &str, what: &str, body: &Value) -> Answer {
+    proxy.post(&format!("/windowsill/conversations/{id}/{what}"), &[], body.to_string().as_bytes())
+}
+
+fn insight(proxy: &TestProxy, id: &str, enough: impl Fn(&Value) -> bool) -> Value {
+    proxy.eventually(&format!("/windowsill/conversations/{id}/insight"), enough)
+}
+
+fn has_requests(n: usize) -> impl Fn(&Value) -> bool {
+    move |seen| seen["requests"].as_array().is_some_and(|requests| requests.len() == n)
+}
+
+#[test]
+fn a_prompt_whose_slot_was_taken_is_priced_whole() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let held = Arc::new(AtomicU64::new(0));
+    let told = Arc::clone(&held);
+    fake.script(move |seen| match seen.path() {
+        "/slots" => {
+            let held = told.load(Ordering::Relaxed);
+            let slot = json!({"id": 0, "n_ctx": 4096, "is_processing": false, "id_task": 1, "n_prompt_tokens": held});
+            Play::Json(200, json!([slot]))
+        }
+        _ => Play::Usual,
+    });
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
+    let mut sent = talk("garden");
+    let id = begun(&proxy, &sent);
+    let first = insight(&proxy, &id, has_requests(1));
+    held.store(first["requests"][0]["prompt_tokens"].as_u64().unwrap(), Ordering::Relaxed);
+    assert_eq!((&first["others_since"], first["warm_tokens"].is_u64()), (&json!(0), true));
+    // At the end of a longer talk: what stands before it is still held.
+    sent = sent.call("c", "read", json!({})).result("c", &prose(9, 900));
+    begun(&proxy, &sent);
+    let second = insight(&proxy, &id, has_requests(2));
+    held.store(second["requests"][1]["prompt_tokens"].as_u64().unwrap(), Ordering::Relaxed);
+    let at = sent.messages.len() - 2;
+    let clear = json!({"message": at, "dry_run": true});
+    let price = ask(&proxy, &id, "clear", &clear).ok().json();
+    let (again, after) = (price["evaluated_again"].as_u64().unwrap(), price["after"].as_u64().unwrap());
+    assert!(again < after / 2, "{price}");
+    // Another conversation is answered in the same slot.
+    begun(&proxy, &chat().system("You bake.").user("A cake, please."));
+    held.store(77, Ordering::Relaxed);
+    let price = ask(&proxy, &id, "clear", &clear).ok().json();
+    assert_eq!(price["evaluated_again"], price["after"], "{price}");
+    assert!(price["note"].as_str().unwrap().contains("another prompt"), "{price}");
+    let seen = insight(&proxy, &id, |seen| seen["others_since"] == 1);
+    assert_eq!(seen["warm_tokens"], Value::Null);
+}
+
+#[test]
+fn a_fold_that_no_model_writes_has_no_price_of_writing() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    fake.set(|s| s.summary = String::new());
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
+    let mut shed = chat().system("You paint sheds.").user("Which paint is best for a shed?");
+    for n in 40..45 {
+        shed = shed.assistant(&prose(n, 800)).user(&format!("And coat {n}?"));
+    }
+    let (id, other) = (begun(&proxy, &talk("garden")), begun(&proxy, &shed));
+    assert_ne!(id, other);
+    let price = |id: &str, more: &Value| ask(&proxy, id, "compact", more).ok().json();
+    let first = price(&id, &json!({"dry_run": true}));
+    assert!(first["brief_reads"].as_u64() > Some(0) && first["brief"].is_null(), "{first}");
+    // It writes nothing of use, and is left out for a while, in each conversation.
+    price(&id, &json!({"dry_run": true, "write_brief": true}));
+    let asked = fake.summaries().len();
+    assert!(asked > 0);
+    let second = price(&other, &json!({"dry_run": true}));
+    assert_eq!((&second["brief_reads"], &second["brief_seconds"]), (&Value::Null, &Value::Null), "{second}");
+    assert!(second["brief"].is_string() && second["written_by_a_model"] == false, "{second}");
+    let done = price(&other, &json!({}));
+    assert_eq!((fake.summaries().len(), &done["written_by_a_model"]), (asked, &json!(false)));
+}
+
+#[test]
+fn plan_counts_system_prompt_and_tools_as_context_does() {
+    for kind in [Kind::OpenAi, Kind::LlamaServer] {
+        let fake = Fake::start(kind, 4096);
+        let toml = "[window]\nnum_ctx = 4096\n[context]\nbackground = false\n";
+        let proxy = TestProxy::with(&[fake.url()], toml);
+        let sent = talk("garden").tools();
+        let id = begun(&proxy, &sent);
+        let seen = insight(&proxy, &id, has_requests(1));
+        let file = proxy.data().join("request.json");
+        std::fs::write(&file, sent.body()).unwrap();
+        let out = proxy.cli(&["plan", file.to_str().unwrap(), "--json"]);
+        let plan: Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|_| panic!("{out:?}"));
+        for region in ["system", "tools"] {
+            assert_eq!(plan["before"][region], seen["state"]["regions"][region], "{kind:?}, {region}: {plan}");
+        }
+    }
+}
+
+#[test]
+fn a_running_request_says_what_it_is_at() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let (brief, reply) = (Gate::default(), Gate::default());
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\nfold_at = \"line\"\n");
+    let mut sent = talk("garden");
+    let id = begun(&proxy, &sent);
+    let (for_brief, for_reply) = (brief.clone(), reply.clone());
+    fake.script(move |seen| {
+        if seen.is_summary() {
+            return Play::Wait(for_brief.clone(), Box::new(Play::Usual));
+        }
+        if seen.is_main() { Play::Wait(for_reply.clone(), Box::new(Play::Usual)) } else { Play::Usual }
+    });
+    for n in 0..10 {
+        sent = sent.assistant(&prose(100 + n, 900)).user(&format!("Next {n}?"));
+    }
+    let mut under_way = proxy.begin(&sent);
+    let at = |phase: &'static str| {
+        let list = proxy.eventually("/windowsill/conversations", |list| {
+            list["conversations"].as_array().unwrap().iter().any(|row| row["under_way"]["phase"] == phase)
+        });
+        let row = list["conversations"].as_array().unwrap().iter().find(|row| row["id"] == id.as_str()).unwrap();
+        assert_eq!((&row["under_way"]["phase"], &row["under_way"]["requests"]), (&json!(phase), &json!(1)), "{row}");
+        row["under_way"]["since_ms"].as_i64().unwrap()
+    };
+    let since = at("brief");
+    brief.open();
+    assert!(at("waiting").abs_diff(since) < 5_000, "it is one request");
+    reply.open();
+    under_way.answer().ok();
+    proxy.eventually("/windowsill/conversations", |list| {
+        list["conversations"].as_array().unwrap().iter().all(|row| row["under_way"].is_null())
+    });
+}
+
+#[test]
+fn the_message_that_carries_a_pin_or_a_brief_says_so() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
+    let id = begun(&proxy, &talk("garden"));
+    let base = format!("/windowsill/conversations/{id}/messages");
+    let became = || {
+        let page = proxy.get(&base).ok().json();
+        page["messages"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|m| m["became"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let same = became();
+    assert!(same.iter().all(|became| became == "same"), "{same:?}");
+    ask(&proxy, &id, "pins", &json!({"text": RULE})).ok();
+    let at = became().iter().position(|became| became == "with_pins").expect("it stands behind a message");
+    let told = proxy.get(&format!("{base}/{at}")).ok().json();
+    assert!(told["edits"][0]["kind"] == "carried" && told["edits"][0]["text"].to_string().contains(RULE), "{told}");
+    ask(&proxy, &id, "compact", &json!({})).ok();
+    let all = became();
+    assert_eq!(all.iter().filter(|became| *became == "with_brief").count(), 1, "{all:?}");
+    let folded = all.iter().position(|became| became == "folded").unwrap();
+    let told = proxy.get(&format!("{base}/{folded}")).ok().json();
+    let why = told["edits"][0]["why"].as_str().unwrap();
+    assert!(why.contains("as you asked"), "who made the fold: {why}");
+    // A filter for what is not as it came finds it, too.
+    let changed = proxy.get(&format!("{base}?changed=true")).ok().json();
+    assert!(changed["messages"].as_array().unwrap().iter().any(|m| m["became"] == "with_brief"), "{changed}");
+}
+
+#[test]
+fn errors_about_ids_say_which_are_meant_and_speak_to_people() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let id = begun(&proxy, &chat().system("a").user("One."));
+    let one = ask(&proxy, &id[..7], "undo", &json!({}));
+    assert!(one.status == 404 && one.error().1.contains(&id), "{}", one.text());
+    begun(&proxy, &chat().system("b").user("Two."));
+    let out = proxy.cli(&["undo", "c"]);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(!out.status.success() && said.contains("2 conversations have ids that begin with `c`"), "{said}");
+    assert!(said.contains(&id) && said.contains("more of the id"), "{said}");
+    for path in [
+        "/windowsill/conversations/nope",
+        "/windowsill/conversations/nope/insight",
+        "/windowsill/search?query=a&conversation=nope",
+    ] {
+        let (_, message) = proxy.get(path).error();
+        assert!(!message.contains("GET ") && message.contains("Hint"), "{path}: {message}");
+    }
+    let out = proxy.cli(&["undo", "nope"]);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(said.contains("no conversation `nope`") && said.contains("hint: "), "{said}");
+}
+
+/// The first count of a brief is of another time than that of what is put in front of it: the server counts more by now.
+#[test]
+fn a_pin_leaves_the_count_of_the_brief_behind_it() {
+    let fake = Fake::start(Kind::OpenAi, 4096);
+    let percent = Arc::new(AtomicU64::new(170));
+    let told = Arc::clone(&percent);
+    fake.script(move |seen| {
+        if !seen.is_main() {
+            return Play::Usual;
+        }
+        let prompt = u64::from(tokens(&seen.json())) * told.load(Ordering::Relaxed) / 100;
+        let message = json!({"role": "assistant", "content": "Yes."});
+        Play::Json(
+            200,
+            json!({"id": "x", "object": "chat.completion", "model": MODEL,
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": prompt, "completion_tokens": 2, "total_tokens": prompt + 2}}),
+        )
+    });
+    let toml = "[window]\nnum_ctx = 8192\n[context]\nbackground = false\nstrategy = \"truncate\"\n";
+    let proxy = TestProxy::with(&[fake.url()], toml);
+    let mut sent = talk("garden");
+    let id = begun(&proxy, &sent);
+    insight(&proxy, &id, has_requests(1));
+    ask(&proxy, &id, "compact", &json!({})).ok();
+    for (n, counted) in [170, 100, 100].into_iter().enumerate() {
+        percent.store(counted, Ordering::Relaxed);
+        sent = sent.assistant("Yes.").user(&prose(60 + n as u64, 1_500));
+        begun(&proxy, &sent);
+        insight(&proxy, &id, has_requests(n + 2));
+    }
+    let region = |seen: &Value, name: &str| seen["state"]["regions"][name].as_i64().unwrap();
+    let before = insight(&proxy, &id, |_| true);
+    assert!(region(&before, "brief") > 100, "{before}");
+    let price = ask(&proxy, &id, "pins", &json!({"text": RULE})).ok().json();
+    let after = insight(&proxy, &id, |_| true);
+    let grown = price["after"].as_i64().unwrap() - price["before"].as_i64().unwrap();
+    let of = |name: &str| region(&after, name) - region(&before, name);
+    assert!(of("brief") > 0 && (of("brief") - grown).abs() <= 4, "brief {}, prompt {grown}", of("brief"));
+    assert!(of("history").abs() <= 4 && of("system") == 0, "history {}, system {}", of("history"), of("system"));
+}
