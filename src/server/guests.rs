@@ -142,14 +142,18 @@ struct Nothing {}
 /// Answers what is asked of the door where there are no keys.
 ///
 /// # Errors
-/// 400 for a body that cannot be read, else 404: there is nothing to log in to, and nothing is written down.
+/// 400 for a body that cannot be read; 404 for a session to end and for the audit log, since there is neither.
 pub(super) fn without_keys(gate: Gate, body: &Bytes) -> Result<Response<Body>, Error> {
     match gate {
         Gate::WhoAmI => {
             let nobody = json!({"key": null, "scope": null, "admin": false, "scopes": []});
             return Ok(json_reply(StatusCode::OK, &nobody));
         }
-        Gate::Login => asked::<Login>(body).map(|_| ())?,
+        // The page keeps the key itself where no session begins.
+        Gate::Login => {
+            let Login { .. } = asked(body)?;
+            return Ok(json_reply(StatusCode::OK, &json!({"key": null, "scope": null, "admin": false})));
+        }
         Gate::Logout => asked::<Nothing>(body).map(|_| ())?,
         Gate::Audit => {}
     }

@@ -344,7 +344,7 @@ fn gates(asker: &mut Asker) {
         asker.send(415, method, "/windowsill/login", &[("Content-Type", "text/plain")], "{}");
     }
     asker.to = plain.address;
-    asker.ask(404, "POST", "/windowsill/login", &login);
+    asker.ask(200, "POST", "/windowsill/login", &login);
     asker.ask(404, "DELETE", "/windowsill/login", &json!({}));
     asker.get(404, "/windowsill/audit");
     asker.get(200, "/windowsill/whoami");

@@ -29,7 +29,8 @@ async function login(key) {
   const response = await fetch("/windowsill/login", { method: "POST", headers, body: JSON.stringify({ key }), cache: "no-store", redirect: "error" });
   logins += 1;
   sessionStorage.removeItem(SCOPE);
-  if (response.status === 404) sessionStorage.setItem(KEY, key);
+  const whose = response.ok ? await response.json() : {};
+  if (whose.key === null) sessionStorage.setItem(KEY, key);
   else sessionStorage.removeItem(KEY);
 }
 
