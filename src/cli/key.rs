@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 use windowsill::config::{Config, DEFAULT_SCOPE, TokenHash, is_name};
 use windowsill::keys::{audit, token};
+use windowsill::plain;
 
 use crate::{Failure, out, out_json};
 
@@ -75,7 +76,7 @@ pub(crate) fn audit(config: &Config, of: &Audit) -> Result<ExitCode, Failure> {
         out(&format!("Nothing is written down in {}. It is, where config.toml has a [[key]].\n", file.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let text = |entry: &Value, name: &str| entry[name].as_str().unwrap_or("-").to_owned();
+    let text = |entry: &Value, name: &str| plain::line(entry[name].as_str().unwrap_or("-")).into_owned();
     let lines = entries.iter().map(|entry| {
         let (key, scope) = (text(entry, "key"), text(entry, "scope"));
         let whose = if key == scope { key } else { format!("{key} in {scope}") };

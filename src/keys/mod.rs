@@ -5,6 +5,8 @@ pub mod audit;
 pub mod quota;
 mod session;
 
+use std::io::{self, Read as _};
+use std::path::Path;
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
@@ -63,6 +65,16 @@ impl Ring {
         names.dedup();
         names
     }
+}
+
+/// The file that keys stand in. It blocks, but never waits for a writer of a named pipe.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn file(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    crate::files::open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 #[cfg(test)]

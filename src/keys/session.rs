@@ -62,6 +62,11 @@ impl Sessions {
         Some(*key)
     }
 
+    /// Ends the sessions of all keys but these.
+    pub fn keep(&self, is_known: impl Fn(TokenHash) -> bool) {
+        self.0.lock().retain(|_, (key, _)| is_known(*key));
+    }
+
     /// Ends a session.
     pub fn end(&self, name: &str) {
         self.0.lock().remove(&TokenHash::of(name).to_string());

@@ -60,6 +60,7 @@ pub use doors::counts::{count_chat, count_messages};
 pub use doors::dialect::refusal;
 pub use doors::dialect::{anthropic_models, messages, ollama, ollama_asks};
 pub use doors::embeds::{ollama_embeds, pass_below_api};
+pub use doors::lasting::without_keep_alive;
 pub use doors::responses::{compact_responses, count_responses, responses};
 pub use doors::stored::{cancel_response, input_items, response_of};
 pub use doors::{chat, pass};

@@ -40,6 +40,9 @@ const SCOPES: &str = "scopes";
 /// Time between two looks at the config file.
 const LOOK: Duration = Duration::from_secs(2);
 
+/// What the log says of a request whose client went away before it was answered; nginx has the number.
+const CLIENT_GONE: u16 = 499;
+
 /// Most lines of the audit log in one answer.
 const LINES: usize = 10_000;
 
@@ -127,6 +130,21 @@ impl Guest {
     }
 }
 
+impl Guest {
+    /// The body as it may go on. For how long a model stays loaded concerns everybody, so only an admin says it.
+    ///
+    /// # Errors
+    /// 403 where it only loads or unloads a model, and the key is not an admin's.
+    pub(super) fn permitted(&self, found: Option<&Found>, body: Bytes) -> Result<Bytes, Error> {
+        let asks = found.is_some_and(|found| matches!(found.route.to, To::Api(_)));
+        let Some(key) = self.key.as_ref().filter(|key| asks && !key.config.admin) else { return Ok(body) };
+        proxy::without_keep_alive(body).ok_or_else(|| {
+            let message = format!("the key `{}` may not unload models: that concerns everybody", key.config.name);
+            Error::client(403, "admin_only", message, "ask with a key that has `admin = true`")
+        })
+    }
+}
+
 /// The token with which a browser's session begins.
 #[derive(serde::Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
@@ -197,6 +215,7 @@ impl Guests {
     /// 401 for whoever has no known key, 403 for what this key may not do; and when the record cannot be opened.
     pub(super) async fn admit(&self, parts: &mut Parts, found: Option<&Found>, open: bool) -> Result<Guest, Error> {
         let key = self.key_of(parts);
+        self.hide_tokens(&mut parts.headers);
         let Some(key) = key else {
             proxy::put_key_name(&mut parts.headers, "");
             return match open {
@@ -232,6 +251,20 @@ impl Guests {
             let session = session(&parts.headers).filter(|_| is_of_own_page(parts))?;
             ring.of_hash(self.sessions.key_of(session, Instant::now())?)
         })
+    }
+
+    /// Takes out every header that shows a known token, whatever it is called: no server is to see it.
+    fn hide_tokens(&self, headers: &mut HeaderMap) {
+        let ring = Arc::clone(&self.ring.read());
+        let shows = |value: &HeaderValue| {
+            let text = value.to_str().unwrap_or("").trim();
+            let last = text.rsplit(' ').next().unwrap_or("");
+            [text, last].into_iter().any(|token| !token.is_empty() && ring.of_token(token).is_some())
+        };
+        let named: Vec<_> = headers.iter().filter(|(_, value)| shows(value)).map(|(name, _)| name.clone()).collect();
+        for name in named {
+            headers.remove(name);
+        }
     }
 
     /// Which scope's record a request is about.
@@ -283,7 +316,7 @@ impl Guests {
         let Some(file) = self.file.clone() else { return };
         let guests = Arc::downgrade(self);
         self.root.tasks.spawn(async move {
-            let mut known = tokio::fs::read(&file).await.ok();
+            let mut known = written(&file).await;
             let mut looks = tokio::time::interval(LOOK);
             looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             let mut hangups = Hangups::listen();
@@ -293,7 +326,7 @@ impl Guests {
                     () = hangups.next() => true,
                 };
                 let Some(guests) = guests.upgrade() else { return };
-                let now = tokio::fs::read(&file).await.ok();
+                let now = written(&file).await;
                 if told || now != known {
                     guests.read_again(&file);
                     known = now;
@@ -308,6 +341,7 @@ impl Guests {
                 let count = keys.len();
                 let mut ring = self.ring.write();
                 *ring = Arc::new(Ring::renewed(&ring, keys, &self.stopping));
+                self.sessions.keep(|key| ring.of_hash(key).is_some());
                 info!(keys = count, "the keys were read again");
             }
             Err(problems) => {
@@ -382,11 +416,25 @@ impl Guests {
         Ok(response)
     }
 
+    /// What is to be written down of a request that is answered now, also where its client goes away meanwhile.
+    pub(super) fn noting<'a>(&'a self, asked: Asked, guest: &'a Guest) -> Noting<'a> {
+        Noting { guests: self, guest, asked: Some(asked) }
+    }
+
     /// Writes down who read or changed what, where that is written down at all.
     pub(super) async fn note(&self, asked: Asked, status: StatusCode, guest: Option<&Guest>) {
+        let Some(entry) = self.entry(asked, status, guest) else { return };
+        let audit = Arc::clone(&self.audit);
+        if let Ok(Err(e)) = tokio::task::spawn_blocking(move || audit.note(&entry)).await {
+            warn!(error = %e, "the audit log cannot be written");
+        }
+    }
+
+    /// The line of a request, where it gets one.
+    fn entry(&self, asked: Asked, status: StatusCode, guest: Option<&Guest>) -> Option<Entry> {
         let refused = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
         if !refused && !asked.told {
-            return;
+            return None;
         }
         let key = guest.and_then(|guest| guest.key.as_ref());
         let entry = Entry {
@@ -398,12 +446,39 @@ impl Guests {
             of: asked.of,
             status: status.as_u16(),
         };
-        if self.audit.is_known(&entry) {
-            return;
+        (!self.audit.is_known(&entry)).then_some(entry)
+    }
+}
+
+/// The config file as it stands.
+async fn written(file: &std::path::Path) -> Option<Vec<u8>> {
+    let file = file.to_owned();
+    tokio::task::spawn_blocking(move || crate::keys::file(&file)).await.ok()?.ok()
+}
+
+/// What is written down of a request once it is answered, or is let go.
+pub(super) struct Noting<'a> {
+    guests: &'a Guests,
+    guest: &'a Guest,
+    asked: Option<Asked>,
+}
+
+impl Noting<'_> {
+    /// Writes it down, with the status of the answer.
+    pub(super) async fn done(mut self, status: StatusCode) {
+        if let Some(asked) = self.asked.take() {
+            self.guests.note(asked, status, Some(self.guest)).await;
         }
-        let audit = Arc::clone(&self.audit);
-        let noted = tokio::task::spawn_blocking(move || audit.note(&entry)).await;
-        if let Ok(Err(e)) = noted {
+    }
+}
+
+impl Drop for Noting<'_> {
+    /// Its client is gone before it was answered. What was read or changed by then is not known, so that it is written down.
+    fn drop(&mut self) {
+        let Some(asked) = self.asked.take() else { return };
+        let gone = StatusCode::from_u16(CLIENT_GONE).unwrap_or(StatusCode::REQUEST_TIMEOUT);
+        let Some(entry) = self.guests.entry(asked, gone, Some(self.guest)) else { return };
+        if let Err(e) = self.guests.audit.note(&entry) {
             warn!(error = %e, "the audit log cannot be written");
         }
     }

@@ -62,9 +62,16 @@ impl Asked {
     }
 
     /// The same, once it is known whose key it came with.
-    pub(super) fn by(mut self, headers: &HeaderMap) -> Asked {
+    pub(super) fn by(mut self, headers: &HeaderMap, found: Option<&Found>) -> Asked {
         let name = headers.get("x-windowsill-key").and_then(|name| name.to_str().ok());
         self.name = name.filter(|name| !name.is_empty()).map(str::to_owned);
+        if self.name.is_none() {
+            // Nothing that somebody without a key may choose, or each of their requests would be a line of its own.
+            self.of = None;
+            if found.is_none() {
+                (self.method, self.path) = ("-".to_owned(), "(another path)".to_owned());
+            }
+        }
         self
     }
 }

@@ -98,26 +98,31 @@ impl Front {
             Ok(guest) => guest,
             Err(e) => {
                 let status = StatusCode::from_u16(e.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-                let asked = Asked::of(parts, found.as_ref(), &Bytes::new()).by(&parts.headers);
+                let asked = Asked::of(parts, found.as_ref(), &Bytes::new()).by(&parts.headers, found.as_ref());
                 guests.note(asked, status, None).await;
                 return Err(refuse(body, e));
             }
         };
         let entered = match guest.enter(parts, found.as_ref()) {
-            Ok(entered) => entered,
+            Ok(entered) => entered.map(Arc::new),
             Err(full) => return Ok(*refuse(body, full)),
         };
+        // Whoever goes on with the request behind its answer holds its place.
+        if let Some(entered) = &entered {
+            parts.extensions.insert(Arc::clone(entered));
+        }
         let (bytes, share) = self.whole(parts, body, found.as_ref()).await?;
         if let Some(entered) = entered.as_ref().filter(|_| guests::is_unread(&guest.app, parts, found.as_ref())) {
             entered.spend(tokens_of(bytes.len()));
         }
-        let asked = Asked::of(parts, found.as_ref(), &bytes);
+        let bytes = guest.permitted(found.as_ref(), bytes)?;
+        let noting = guests.noting(Asked::of(parts, found.as_ref(), &bytes), &guest);
         let answered = self.answered(&guest, found.as_ref(), parts, bytes, (share, entered)).await;
         let status = answered.as_ref().map_or_else(
             |e| StatusCode::from_u16(e.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
             Response::status,
         );
-        guests.note(asked, status, Some(&guest)).await;
+        noting.done(status).await;
         answered
     }
 
@@ -147,7 +152,7 @@ impl Front {
         found: Option<&Found>,
         parts: &Parts,
         bytes: Bytes,
-        (share, entered): (Share, Option<Entered>),
+        (share, entered): (Share, Option<Arc<Entered>>),
     ) -> Result<Response<Body>, Error> {
         let response = match (found.map(|found| found.route.to), &self.guests) {
             (Some(To::Gate(gate)), Some(guests)) => {

@@ -217,6 +217,8 @@ fn what_was_folded_without_a_model_is_told_of_between_requests() {
 #[test]
 fn where_no_model_can_summarize_it_is_said() {
     let elsewhere = Fake::start(Kind::Ollama, 8_192);
+    // Of one model, requests would go to the server with the larger window.
+    elsewhere.set(|s| s.model = "another-model".into());
     let cases = [
         (768, "", "a brief may take", true),
         (4_096, "[context]\nsummary_max_tokens = 32\n", "a brief may take", true),

@@ -320,7 +320,8 @@ fn who_has_no_key_is_told_so_in_words_of_its_own_and_no_token_reaches_the_server
     for (name, value) in
         [("Authorization", format!("bearer {named}")), ("x-api-key", named.clone()), ("api-key", named.clone())]
     {
-        proxy.post("/v1/chat/completions", &[(name, &value), ("x-windowsill-key", "bob")], &hello).ok();
+        let more = [(name, value.as_str()), ("x-windowsill-key", "bob"), ("x-goog-api-key", &named)];
+        proxy.post("/v1/chat/completions", &more, &hello).ok();
     }
     proxy.post("/v1/embeddings", &[("x-api-key", &named)], b"{\"input\": \"x\"}");
     for seen in fake.all() {
@@ -494,6 +495,77 @@ fn what_is_read_and_changed_is_written_down() {
     assert!(printed.status.success());
     let printed = String::from_utf8(printed.stdout).unwrap();
     assert!(printed.contains("cid in team") && printed.contains(&left.conversation), "{printed}");
+}
+
+#[test]
+fn nobody_writes_lines_of_their_own_into_the_log() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::with(&[fake.url()], &tables());
+    for n in 0..20 {
+        request(proxy.address, "GET", &format!("/nokey/{n}"), &[], b"");
+        request(proxy.address, &format!("M{n}"), "/windowsill/conversations", &[], b"");
+        request(proxy.address, "GET", &format!("/windowsill/conversations/x{n}?conversation=y{n}"), &[], b"");
+    }
+    let forged = "/windowsill/conversations/x%0a2026-11-28%2005:00:52Z%20root%20200";
+    get(&proxy, "ann", forged);
+    let all = get(&proxy, "root", "/windowsill/audit?last=1000").ok().json();
+    let nameless = all["entries"].as_array().unwrap().iter().filter(|e| e["key"].is_null()).count();
+    assert!((1..=4).contains(&nameless), "{all}");
+    let printed = String::from_utf8(proxy.cli(&["audit"]).stdout).unwrap();
+    assert_eq!(printed.lines().filter(|line| line.starts_with("2026-11-28 05:00:52Z root")).count(), 0, "{printed}");
+    assert!(printed.contains("05:00:52Z root 200"), "{printed}");
+    // Who goes away before the answer is there has read it nonetheless.
+    let gate = Gate::default();
+    let held = gate.clone();
+    let left = leave(&proxy, &fake, "ann", "ann");
+    fake.script(move |_| Play::Wait(held.clone(), Box::new(Play::Usual)));
+    let before = fake.count();
+    let bearer = format!("Bearer {}", token("ann"));
+    let headers = [("Authorization", bearer.as_str()), ("Content-Type", "application/json")];
+    let mut gone = Conn::open(proxy.address);
+    let path = format!("/windowsill/records/{}:0/ask", left.conversation);
+    gone.send("POST", &path, &headers, b"{\"question\": \"Who?\"}");
+    fake.wait("the question", |seen| seen.len() > before);
+    drop(gone);
+    let until = Instant::now() + PATIENCE;
+    let told = || get(&proxy, "root", "/windowsill/audit?last=1000").ok().text().contains("/ask");
+    while !told() {
+        assert!(Instant::now() < until, "the question is not in the log");
+    }
+    gate.open();
+}
+
+#[test]
+fn work_in_the_background_holds_its_place_and_no_key_unloads_a_model_for_all() {
+    let fake = Fake::start(Kind::Ollama, 4096);
+    let tables = table("ann", "ann", false, "requests_at_once = 1\n");
+    let proxy = TestProxy::with(&[fake.url()], &tables);
+    let gate = Gate::default();
+    let held = gate.clone();
+    fake.script(move |seen| if seen.is_main() { Play::Wait(held.clone(), Box::new(Play::Usual)) } else { Play::Usual });
+    let background = json!({"model": MODEL, "input": "Hello.", "background": true, "store": true});
+    let send = |path: &str, body: &Value| ask(&proxy, "ann", "POST", path, body, &[]);
+    send("/v1/responses", &background).ok();
+    assert_eq!(send("/v1/responses", &background).status, 429);
+    gate.open();
+    let until = Instant::now() + PATIENCE;
+    while send("/v1/responses", &background).status == 429 {
+        assert!(Instant::now() < until, "its place is never given back");
+    }
+    fake.script(|_| Play::Usual);
+    let hello =
+        json!({"model": MODEL, "messages": [{"role": "user", "content": "Hi."}], "stream": false, "keep_alive": 0});
+    let until = Instant::now() + PATIENCE;
+    while send("/api/chat", &hello).status != 200 {
+        assert!(Instant::now() < until, "it stays full");
+    }
+    assert!(fake.mains().iter().all(|seen| seen.json()["keep_alive"] != json!(0)));
+    let before = fake.count();
+    for path in ["/api/generate", "/api/chat", "/api/embed"] {
+        let answer = send(path, &json!({"model": MODEL, "keep_alive": 0}));
+        assert!(matches!(answer.status, 403 | 429), "{path}: {} {}", answer.status, answer.text());
+    }
+    assert!(fake.since(before).iter().all(|seen| seen.json()["keep_alive"] != json!(0)), "nothing was unloaded");
 }
 
 #[test]

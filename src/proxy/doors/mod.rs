@@ -10,6 +10,7 @@ pub(super) mod dialect;
 pub(super) mod embeds;
 mod encoded;
 mod items;
+pub(in crate::proxy) mod lasting;
 pub(super) mod responses;
 mod shadow;
 pub(super) mod stored;

@@ -19,6 +19,7 @@ use super::pass;
 use super::shadow::shadowed;
 use super::stored::streamed;
 use super::waiting::{answer, events, quiet};
+use crate::keys::quota::Entered;
 use crate::proxy::state::headers;
 use crate::proxy::state::whose::mark_of_key;
 use crate::proxy::turn::early::Early;
@@ -213,6 +214,11 @@ async fn in_background(
     streams: bool,
 ) -> Result<Response<Body>, Error> {
     let Begun { id, early, encoded, warnings, .. } = begun(app, head, asked, compacts);
+    // The request is open until its work has ended, not until it is told of.
+    let place = head.extensions.get::<Arc<Entered>>().cloned();
+    let encoded = encoded.inspect(move |_| {
+        let _ = &place;
+    });
     let running = background::begin(app, (id, mark_of_key(&head.headers)), early, encoded).await?;
     let mut response = match streams {
         true => streamed(&running, None)?,
