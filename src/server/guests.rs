@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::error::reply_in;
+use super::gate::{Gate, passes};
 use super::inspect::{self, Own};
 use super::noted::Asked;
 use super::query::Query;
@@ -45,39 +46,6 @@ const CLIENT_GONE: u16 = 499;
 
 /// Most lines of the audit log in one answer.
 const LINES: usize = 10_000;
-
-/// Paths that pass through to the server for every key: what they tell is made of the request alone. Others may show what others
-/// asked (llama-server's `/slots`), or change the server for all (Ollama's `/api/pull`): they are an admin's.
-const PASSED: &[&str] = &[
-    "/v1/completions",
-    "/completions",
-    "/completion",
-    "/v1/embeddings",
-    "/embeddings",
-    "/embedding",
-    "/v1/rerank",
-    "/v1/reranking",
-    "/rerank",
-    "/reranking",
-    "/infill",
-    "/tokenize",
-    "/detokenize",
-    "/apply-template",
-    "/v1/audio/transcriptions",
-    "/v1/audio/translations",
-    "/v1/audio/speech",
-    "/v1/images/generations",
-    "/v1/moderations",
-];
-
-/// What is asked of the door itself.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Gate {
-    Login,
-    Logout,
-    WhoAmI,
-    Audit,
-}
 
 /// Everybody who has a key.
 pub(super) struct Guests {
@@ -495,10 +463,6 @@ fn is_for_all(found: Option<&Found>, parts: &Parts) -> bool {
         ) => false,
         Some(_) => true,
     }
-}
-
-pub(super) fn passes(parts: &Parts) -> bool {
-    parts.method == Method::POST && PASSED.contains(&parts.uri.path())
 }
 
 /// The tokens that a request shows.

@@ -5,6 +5,7 @@ mod coding;
 mod cors;
 mod door;
 mod error;
+mod gate;
 mod guests;
 mod inspect;
 mod mcp;

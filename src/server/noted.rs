@@ -5,7 +5,7 @@ use http::HeaderMap;
 use http::request::Parts;
 use serde_json::Value;
 
-use super::guests::{Gate, passes};
+use super::gate::{Gate, passes};
 use super::inspect::{self, Own};
 use super::query::decode;
 use super::table::{Api, Found, To};

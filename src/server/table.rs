@@ -2,7 +2,7 @@
 
 use http::Method;
 
-use super::guests::Gate;
+use super::gate::Gate;
 use super::inspect::{self, Own};
 use super::query::decode;
 use super::steering::Steering;
