@@ -276,7 +276,7 @@ enum Command {
     Report(cli::report::Report),
     /// Have a server get no more requests, while those that are open end; or list the servers.
     Drain(cli::drain::Drain),
-    /// Who read or changed what, the last ones. It is written down where config.toml has a [[key]].
+    /// Who read or changed what, the last ones. It is written down where config.toml has keys.
     Audit(cli::key::Audit),
     /// Make a token for a person or a program that may come in.
     Key {

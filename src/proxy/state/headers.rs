@@ -45,7 +45,7 @@ pub(in crate::proxy) const TRANSLATED: HeaderName = HeaderName::from_static("x-w
 /// The conversation that the history of a request is out of, where its client named that by an id instead of sending it.
 pub(in crate::proxy) const CONTINUES: HeaderName = HeaderName::from_static("x-windowsill-continues");
 
-/// Whose key a request came with: the name of a [[key]], which the front door puts in the place of the token.
+/// Whose key a request came with: the name of a `[[key]]`, which the front door puts in the place of the token.
 pub(in crate::proxy) const KEY_NAME: HeaderName = HeaderName::from_static("x-windowsill-key");
 
 /// Which scope's record an admin's request is about.
@@ -88,7 +88,7 @@ pub fn take_inner(headers: &mut HeaderMap) {
 pub(in crate::proxy) const KEYS: [HeaderName; 3] =
     [header::AUTHORIZATION, HeaderName::from_static("x-api-key"), HeaderName::from_static("api-key")];
 
-/// Puts the name of a [[key]] in the place of its token, which goes no further.
+/// Puts the name of a `[[key]]` in the place of its token, which goes no further.
 pub fn put_key_name(headers: &mut HeaderMap, name: &str) {
     for key in KEYS {
         headers.remove(key);

@@ -31,7 +31,7 @@ pub(in crate::proxy) struct Memory {
     pub(super) policies: Mutex<Policies>,
     /// Long requests that the next ones go on from.
     pub(super) read: Mutex<known::Kept>,
-    /// What each [[key]] has taken of its quotas.
+    /// What each `[[key]]` has taken of its quotas.
     pub(in crate::proxy) meters: Arc<Meters>,
 }
 
