@@ -115,9 +115,11 @@ impl Front {
         if let Some(entered) = entered.as_ref().filter(|_| guests::is_unread(&guest.app, parts, found.as_ref())) {
             entered.spend(tokens_of(bytes.len()));
         }
-        let bytes = guest.permitted(found.as_ref(), bytes)?;
         let noting = guests.noting(Asked::of(parts, found.as_ref(), &bytes), &guest);
-        let answered = self.answered(&guest, found.as_ref(), parts, bytes, (share, entered)).await;
+        let answered = match guest.permitted(found.as_ref(), bytes) {
+            Ok(bytes) => self.answered(&guest, found.as_ref(), parts, bytes, (share, entered)).await,
+            Err(e) => Err(e),
+        };
         let status = answered.as_ref().map_or_else(
             |e| StatusCode::from_u16(e.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
             Response::status,
