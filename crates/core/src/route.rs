@@ -6,7 +6,7 @@ use crate::conversation::Tokens;
 /// Prompt tokens a second, where no server's speed was measured yet.
 pub const USUAL_SPEED: f64 = 500.0;
 
-/// Whether a server may get a request.
+/// The state of a server, which decides if it may get a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// It may.

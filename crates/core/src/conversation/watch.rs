@@ -149,7 +149,7 @@ fn masked(result: &Message) -> Digest {
     Digest::of(NOISE.replace_all(result.text.trim(), "~").as_bytes())
 }
 
-/// Whether a call failed, as its client says of the result, or as that reads.
+/// True where a call failed: its client says so of the result, or the result reads like an error.
 pub(crate) fn has_failed(result: &Message) -> bool {
     result.failed || is_error(&result.text)
 }

@@ -78,7 +78,7 @@ pub struct Fitting<'a, M> {
     doubt: Doubt<M>,
 }
 
-/// What a count may be too high by.
+/// The tokens by which a count may be too high.
 struct Doubt<M> {
     /// Tokens of the counts that may not be there.
     tokens: Tokens,

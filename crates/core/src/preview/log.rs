@@ -524,7 +524,7 @@ pub(super) fn file_of_failures(line: &str) -> Option<&str> {
     (count.contains(" failed") && !file.contains(' ')).then_some(file)
 }
 
-/// Whether a text is a place and nothing else.
+/// True where a text is a place and nothing else.
 fn place_alone(text: &str) -> bool {
     place(text).is_some_and(|found| found.whole == text)
 }

@@ -158,7 +158,7 @@ mod tests {
         assert!(shown(512) >= 9, "messages say more than a list of files: {}", shown(512));
     }
 
-    /// What a runner says twice is told once: `E   KeyError: 'a'` above its place, and a file above its failures.
+    /// A line that a runner says twice is told once: `E   KeyError: 'a'` above its place, and a file above its failures.
     #[test]
     fn what_is_told_with_its_place_is_not_told_before_it() {
         let tokens = |text: &str| u32::try_from(text.len().div_ceil(3)).unwrap_or(u32::MAX);
