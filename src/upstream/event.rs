@@ -51,7 +51,10 @@ impl Event {
 
     /// What a block says, and each line of it that is JSON without being data.
     fn read(block: Block) -> Vec<Event> {
-        let named_error = block.event.as_deref() == Some(b"error");
+        let named_error = block
+            .event
+            .as_deref()
+            .is_some_and(|event| [&b"error"[..], b"exception"].iter().any(|name| event.eq_ignore_ascii_case(name)));
         let bare: Vec<Event> = block.bare.iter().filter_map(|line| Event::bare(line)).collect();
         let Some(data) = &block.data else {
             return match bare.is_empty() {
@@ -76,7 +79,18 @@ impl Event {
             None if named_error => Event::error(reply::error_named(&text)),
             None => Event { raw: block.raw, says: Says::Other },
         };
-        std::iter::once(event).chain(bare).collect()
+        let event = match (event.says, Event::several(&text)) {
+            (Says::Other, Some(several)) => several,
+            (says, _) => vec![Event { raw: event.raw, says }],
+        };
+        event.into_iter().chain(bare).collect()
+    }
+
+    /// Lines of data that are JSON each for itself, where a server forgot what parts two events.
+    fn several(text: &str) -> Option<Vec<Event>> {
+        let each = || text.lines().map(|line| json::lenient(line).filter(Value::is_object));
+        (text.lines().nth(1).is_some() && each().all(|value| value.is_some()))
+            .then(|| each().flatten().map(Event::chunk).collect())
     }
 
     /// JSON that came without the framing of an event.

@@ -35,7 +35,8 @@ pub(super) struct Order {
 impl Order {
     /// Takes an event in; what it means goes to `out`.
     pub(super) fn event(&mut self, event: Event, out: &mut Vec<Event>) {
-        if self.over {
+        // What stands behind `[DONE]` is no part of the reply.
+        if self.over || self.done {
             return;
         }
         match &event.says {

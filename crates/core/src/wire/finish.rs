@@ -12,7 +12,8 @@ pub fn finish_of(choice: &Value) -> Option<&str> {
 /// Beside OpenAI's own: Anthropic's (`end_turn`, `max_tokens`, `tool_use`, `refusal`), Gemini's (`STOP`, `MAX_TOKENS`, `SAFETY`…),
 /// Mistral's (`model_length`), those of text-generation-inference (`eos_token`) and GLM's (`sensitive`).
 pub fn usual(reason: &str) -> &str {
-    let is = |words: &[&str]| words.iter().any(|word| reason.eq_ignore_ascii_case(word));
+    let plain = reason.replace('-', "_");
+    let is = |words: &[&str]| words.iter().any(|word| plain.eq_ignore_ascii_case(word));
     match () {
         () if is(&["stop", "end_turn", "stop_sequence", "eos", "eos_token", "complete", "completed", "finished"]) => {
             "stop"
@@ -58,6 +59,7 @@ mod tests {
             ("STOP", "stop"),
             ("end_turn", "stop"),
             ("MAX_TOKENS", "length"),
+            ("content-filter", "content_filter"),
             ("model_length", "length"),
             ("tool_use", "tool_calls"),
             ("SAFETY", "content_filter"),

@@ -227,6 +227,7 @@ fn respell(value: &mut Value, spelled: &mut Numbers<'_>) -> bool {
 pub fn mended(body: &[u8]) -> Cow<'_, str> {
     // A byte order mark, which Windows' editors and .NET write before a text: servers pass over it.
     let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
+    let body = &body[..end_of_object(body)];
     match std::str::from_utf8(body) {
         Err(_) => Cow::Owned(paired(&String::from_utf8_lossy(body))),
         Ok(text) if may_be_cut(text) => {
@@ -234,6 +235,19 @@ pub fn mended(body: &[u8]) -> Cow<'_, str> {
             if whole == text { Cow::Borrowed(text) } else { Cow::Owned(whole) }
         }
         Ok(text) => Cow::Borrowed(text),
+    }
+}
+
+/// Where the object ends that a body is: servers pass over what stands behind it, NULs or whatever else.
+fn end_of_object(body: &[u8]) -> usize {
+    let start = body.trim_ascii_start();
+    if !start.starts_with(b"{") || body.trim_ascii_end().ends_with(b"}") {
+        return body.len();
+    }
+    let mut values = serde_json::Deserializer::from_slice(start).into_iter::<de::IgnoredAny>();
+    match values.next() {
+        Some(Ok(_)) => body.len() - start.len() + values.byte_offset(),
+        _ => body.len(),
     }
 }
 
@@ -377,6 +391,16 @@ mod tests {
             assert!(matches!(mended(text.as_bytes()), Cow::Borrowed(same) if same == text));
         }
         assert_eq!(mended(b"{\"a\":\"\xff\"}"), "{\"a\":\"\u{fffd}\"}");
+    }
+
+    #[test]
+    fn what_stands_behind_a_body_is_passed_over() {
+        for behind in ["", "\0", " x", "\n--boundary"] {
+            assert_eq!(mended(format!(" {{\"a\":1}}{behind}").as_bytes()), " {\"a\":1}", "{behind:?}");
+        }
+        for other in ["{\"a\":1", "[1] x", "x", ""] {
+            assert_eq!(mended(other.as_bytes()), other);
+        }
     }
 
     #[test]

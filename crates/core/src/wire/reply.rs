@@ -14,12 +14,13 @@ const DEPTH: usize = 4;
 const LONGEST: usize = 4096;
 
 /// Where errors have their words, the plainest first.
-const WORDS: [&str; 13] = [
+const WORDS: [&str; 14] = [
     "message",
     "detail",
     "msg",
     "error",
     "error_message",
+    "error_msg",
     "title",
     "reason",
     "errors",
@@ -67,10 +68,16 @@ fn is_error(value: &Value, fields: &Map<String, Value>) -> bool {
         || ["success", "ok"].iter().any(|key| is(key, &false.into()));
     // FastAPI's own errors, those of GraphQL's kind, and of gateways.
     let has_one = ["detail", "errors", "fault"].iter().any(|key| fields.get(*key).is_some_and(says));
-    let words = ["message", "msg"].iter().any(|key| fields.get(*key).is_some_and(|v| v.is_string() && says(v)));
+    let words =
+        ["message", "msg", "error_msg"].iter().any(|key| fields.get(*key).is_some_and(|v| v.is_string() && says(v)));
+    // DashScope, Baidu and GLM say a code of their own beside the words.
+    let fine =
+        |code: &Value| ["0", "200", "ok", "success"].iter().any(|fine| code.as_str() == Some(fine)) || *code == 200;
+    let coded =
+        ["code", "error_code"].iter().any(|key| fields.get(*key).is_some_and(|code| is_told(code) && !fine(code)));
     // MiniMax.
     let failed = fields.get("base_resp").and_then(|told| told.get("status_code")).is_some_and(|code| code != 0);
-    calls_itself_one || has_one || failed || words && status_of(value).is_some()
+    calls_itself_one || has_one || failed || words && (coded || status_of(value).is_some())
 }
 
 /// The error of an event that calls itself one, whatever its data is.
@@ -368,8 +375,11 @@ impl Collected {
             }
         };
         let choice = &mut self.choices[at];
+        // Some say all so far beside each piece.
+        let in_pieces = said.get("delta").is_some_and(says);
         for (key, value) in said.as_object().into_iter().flatten() {
             match key.as_str() {
+                "message" if in_pieces => {}
                 "delta" | "message" => choice.delta(value),
                 "index" => {}
                 _ if value.is_null() || value == "" => {}
@@ -448,8 +458,13 @@ impl Choice {
         let last = self.calls.len().saturating_sub(1) as u64;
         let index = part.get("index").and_then(Value::as_u64).unwrap_or(last);
         // Some servers number all calls of a reply 0: another id and a name are another call.
-        let same =
-            |call: &Value| call["index"] == index && (id.is_empty() || name.is_empty() || call["id"] == id.as_str());
+        // So is a name behind arguments that are whole, where there are no ids.
+        let arguments = part.pointer("/function/arguments").is_some_and(says);
+        let another = |call: &Value| match call["id"].as_str() {
+            Some("") | None => arguments && is_whole_call(call),
+            Some(other) => !id.is_empty() && other != id,
+        };
+        let same = |call: &Value| call["index"] == index && (name.is_empty() || !another(call));
         let at = self.calls.iter().rposition(same).unwrap_or_else(|| {
             let function = json!({"name": "", "arguments": ""});
             self.calls.push(json!({"index": index, "id": "", "type": "function", "function": function}));
@@ -529,6 +544,9 @@ mod tests {
             json!({"detail": [{"loc": ["body"], "msg": words}]}),
             json!({"message": words, "status": 503}),
             json!({"msg": words, "code": 500, "data": null}),
+            json!({"msg": words, "code": 1261}),
+            json!({"message": words, "code": "InternalError", "request_id": "r"}),
+            json!({"error_msg": words, "error_code": 336100}),
             json!({"errors": [{"message": words}]}),
             json!({"success": false, "message": words}),
             json!({"status": "failed", "reason": words}),
@@ -547,6 +565,8 @@ mod tests {
             json!({"choices": [{"delta": {"content": words}, "error": null}], "success": false}),
             json!({"choices": [], "base_resp": {"status_code": 0, "status_msg": ""}}),
             json!({"status": "completed", "success": true, "msg": words}),
+            json!({"code": 200, "msg": words, "data": {}}),
+            json!({"code": 0, "msg": words, "data": {}}),
             json!({"choices": [{"delta": {"content": words}}], "error": {}}),
             json!({"choices": [{"delta": {"content": words}}], "error": {"code": 0, "message": "", "param": null}}),
             json!({"choices": [{"delta": {"content": words}}], "error": "", "detail": "x"}),

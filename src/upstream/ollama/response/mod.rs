@@ -1,5 +1,7 @@
 //! Pure: Ollama's replies in OpenAI's shape, streamed or whole, and its errors.
 
+use std::borrow::Cow;
+
 use http::StatusCode;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -7,6 +9,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::upstream::event::{Event, Says};
+use crate::wire::json as spelled;
 use crate::wire::reply::{self, Collected};
 
 /// So much of what is no reply is repeated to the client (characters).
@@ -90,6 +93,7 @@ impl Chunks {
             return;
         }
         let Some(line) = framed(line) else { return };
+        let line = &strict(line)[..];
         let record: Record<'_> = match serde_json::from_slice(line) {
             Ok(record) => record,
             Err(_) => return self.fail_with(&no_record(line), out),
@@ -215,6 +219,15 @@ fn no_record(line: &[u8]) -> Told {
     })
 }
 
+/// JSON for a strict reader, where it is nearly some; see [`json::lenient`].
+fn strict(text: &[u8]) -> Cow<'_, [u8]> {
+    if serde_json::from_slice::<IgnoredAny>(text).is_ok() {
+        return Cow::Borrowed(text);
+    }
+    let mended = spelled::lenient(&String::from_utf8_lossy(text));
+    mended.map_or(Cow::Borrowed(text), |value| Cow::Owned(value.to_string().into_bytes()))
+}
+
 /// A line without what server-sent events put before their data: some gateways speak them here, too. `None` for what holds no
 /// data.
 fn framed(line: &[u8]) -> Option<&[u8]> {
@@ -279,6 +292,7 @@ pub(super) enum Completion {
 
 /// The reply to a request that was not streamed; `Err` says what is wrong with it.
 pub(super) fn completion(head: Head, body: &[u8]) -> Result<Completion, String> {
+    let body = &strict(body)[..];
     let Ok(record) = serde_json::from_slice::<Record<'_>>(body) else { return streamed(head, body) };
     if let Some(told) = record.failed(body) {
         return Ok(Completion::Error(told.body("api_error").to_string()));

@@ -141,7 +141,7 @@ impl Said {
         out.text = text("content");
         out.refusal = text("refusal");
         let thought = ["reasoning_content", "reasoning", "thinking"];
-        out.reasoning = thought.iter().map(|k| text(k)).find(|t| !t.is_empty()).unwrap_or_default();
+        out.reasoning = thought.iter().map(|k| texts(message.get(*k))).find(|t| !t.is_empty()).unwrap_or_default();
         if let Some(Value::Array(parts)) = message.get("content") {
             out.parts(parts);
         }
@@ -161,7 +161,7 @@ impl Said {
                 Some("thinking") => self.reasoning += &of("thinking"),
                 Some("reasoning") => self.reasoning += &[of("text"), of("summary")].concat(),
                 Some("refusal") => self.refusal += &of("refusal"),
-                _ => self.text += &texts(Some(part.get("text").unwrap_or(part))),
+                _ => self.text += &texts(Some(part)),
             }
         }
     }
@@ -171,7 +171,8 @@ impl Said {
 fn texts(value: Option<&Value>) -> String {
     match value {
         Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(parts)) => parts.iter().map(|part| texts(Some(part.get("text").unwrap_or(part)))).collect(),
+        Some(Value::Array(parts)) => parts.iter().map(|part| texts(Some(part))).collect(),
+        Some(Value::Object(part)) => texts(part.get("text").or(part.get("content"))),
         _ => String::new(),
     }
 }
@@ -255,6 +256,7 @@ mod tests {
         let details =
             serde_json::json!([{"type": "reasoning.text", "text": "hm"}, {"type": "reasoning.encrypted", "data": "x"}]);
         assert_eq!(message(serde_json::json!({"content": "", "reasoning_details": details})).reasoning, "hm");
+        assert_eq!(message(serde_json::json!({"reasoning": {"content": [text("a"), "b"]}})).reasoning, "ab");
         assert_eq!(message(serde_json::json!({"reasoning": "once", "reasoning_details": details})).reasoning, "once");
     }
 }

@@ -37,6 +37,8 @@ fn block_of(kind: &str, block: &Value, raw: &str) -> (Option<Kind>, String) {
     let text = |key: &str| block[key].as_str().unwrap_or_default();
     match kind {
         "text" => (None, text("text").to_owned()),
+        // As OpenAI's API has them.
+        "" | "input_text" | "output_text" if block["text"].is_string() => (None, text("text").to_owned()),
         "compaction" => (None, text("content").to_owned()),
         "search_result" | "tool_reference" | "browser_state" => (None, walked(block)),
         "server_tool_use" => (Some(Kind::Block), called(text("name"), &block["input"])),

@@ -41,10 +41,15 @@ impl Calls {
     /// Takes in a part of a call of the reply of this id. Returns whether there may be something new to tell.
     pub(super) fn take(&mut self, part: &CallPart, reply: &str) -> bool {
         // Some servers number all calls of a reply 0: another id and a name are another call.
-        let another = |c: &Call| part.name.is_some() && part.id.as_ref().is_some_and(|id| c.given && c.id != *id);
+        // So is a name behind arguments that are whole, where there are no ids.
+        let another = |c: &mut Call| {
+            let other_id = part.id.as_ref().is_some_and(|id| c.given && c.id != *id);
+            let begins = part.id.is_none() && !c.given && !part.arguments.trim().is_empty();
+            part.name.is_some() && (other_id || begins && c.whole.is(&c.arguments))
+        };
         let latest = self.latest.get(&part.index).copied();
         let waits = latest.and_then(|nth| nth.checked_sub(self.told));
-        let known = waits.filter(|at| self.waiting.get(*at).is_some_and(|call| !another(call)));
+        let known = waits.filter(|at| self.waiting.get_mut(*at).is_some_and(|call| !another(call)));
         if known.is_none() && part.name.is_none() && latest.is_some() {
             // Behind arguments that are whole comes white space, or nonsense.
             return false;

@@ -139,8 +139,13 @@ impl Reply {
     /// Takes in a part of a call.
     fn call(&mut self, part: &CallPart) {
         // Some servers number all calls of a reply 0: another id is another call.
-        let another =
-            |call: &CallPart| part.name.is_some() && part.id.is_some() && call.id.is_some() && part.id != call.id;
+        // So is a name behind arguments that are whole, where there are no ids.
+        let another = |call: &CallPart| {
+            let other_id = part.id.is_some() && call.id.is_some() && part.id != call.id;
+            let begins = part.id.is_none() && call.id.is_none() && !part.arguments.trim().is_empty();
+            part.name.is_some()
+                && (other_id || begins && serde_json::from_str::<Map<String, Value>>(&call.arguments).is_ok())
+        };
         let known = self.latest.get(&part.index).and_then(|at| self.calls.get_mut(*at));
         match known.filter(|call| !another(call)) {
             Some(call) => {
