@@ -203,6 +203,9 @@ fn a_drained_server_ends_what_is_open_and_gets_nothing_more() {
     assert_eq!(first.answer().status, 200, "what was open ends");
     proxy.eventually("/windowsill/upstreams", |all| all["upstreams"][0]["open"] == 0);
     assert_eq!((one.count(), other.count()), (1, 3));
+    let doctor = String::from_utf8(proxy.cli(&["doctor"]).stdout).unwrap();
+    assert!(doctor.contains("sends no new requests to `up0`: it is drained"), "{doctor}");
+    assert!(doctor.contains("windowsill drain up0 --undo") && !doctor.contains("to `up1`"), "{doctor}");
     assert!(proxy.cli(&["drain", "up1"]).status.success());
     let refused = proxy.chat(&chat().user("hi"));
     assert_eq!(

@@ -49,6 +49,7 @@ pub(super) mod refused;
 pub mod relay;
 mod remind;
 mod replied;
+pub(super) mod repinned;
 mod retold;
 mod rules;
 pub(super) mod save;

@@ -65,11 +65,32 @@ pub(in crate::proxy) fn only_holder(all: &[Slot], last: (Tokens, Option<Tokens>)
     (found.next().is_none() && !slot.busy).then_some(slot.id)
 }
 
-/// Whether every slot works for other prompts by now than the one that was sent last: the server reads all of it again. Of a server
-/// whose slots are at work, or that does not show them, nothing is known.
-pub(in crate::proxy) fn is_taken(all: &[Slot], last: Option<(Tokens, Option<Tokens>)>) -> bool {
-    let Some(last) = last else { return false };
-    !all.is_empty() && all.iter().all(|slot| !slot.busy && slot.held.is_some() && !holds(slot, last))
+/// What a server's slots show of the prompt that was sent last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::proxy) enum Shown {
+    /// One holds it.
+    Held,
+    /// None was ever used: the server is new, or its model is.
+    Unused,
+    /// Other prompts, or nothing, stand in all of them.
+    Others,
+    /// They are at work, or not shown.
+    Nothing,
+}
+
+/// What slots show of the prompt that was sent last.
+pub(in crate::proxy) fn shown(all: &[Slot], last: Option<(Tokens, Option<Tokens>)>) -> Shown {
+    let unused = |slot: &Slot| slot.task.is_none() && slot.held.is_none();
+    let Some(last) = last.filter(|_| !all.is_empty()) else { return Shown::Nothing };
+    if all.iter().any(|slot| holds(slot, last)) {
+        return Shown::Held;
+    }
+    match () {
+        () if all.iter().any(|slot| slot.busy) => Shown::Nothing,
+        () if all.iter().all(unused) => Shown::Unused,
+        () if all.iter().all(|slot| slot.held.is_some() || unused(slot)) => Shown::Others,
+        () => Shown::Nothing,
+    }
 }
 
 fn choose(all: &[Slot], last: Option<(Tokens, Option<Tokens>)>, lent: Option<u32>, conversations: usize) -> Slots {
@@ -103,19 +124,23 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_whose_slot_another_one_took_is_read_again() {
+    fn slots_show_whether_a_prompt_is_still_there() {
         let slot = |id, busy, held| Slot { id, busy, task: Some(1), held };
+        let fresh = |id| Slot { id, ..Slot::default() };
         let last = Some((333, Some(8)));
-        for (all, last, taken) in [
-            (vec![slot(0, false, Some(900))], last, true),
-            (vec![slot(0, false, Some(340))], last, false),
-            (vec![slot(0, false, Some(900)), slot(1, false, Some(333))], last, false),
-            (vec![slot(0, false, Some(900)), slot(1, true, Some(12))], last, false),
-            (vec![slot(0, false, None)], last, false),
-            (vec![slot(0, false, Some(900))], None, false),
-            (Vec::new(), last, false),
+        for (all, last, told) in [
+            (vec![slot(0, false, Some(900))], last, Shown::Others),
+            (vec![slot(0, false, Some(340))], last, Shown::Held),
+            (vec![slot(0, false, Some(900)), slot(1, false, Some(333))], last, Shown::Held),
+            (vec![slot(0, false, Some(900)), slot(1, true, Some(12))], last, Shown::Nothing),
+            // An older server does not tell what they hold.
+            (vec![slot(0, false, None)], last, Shown::Nothing),
+            (vec![fresh(0), fresh(1)], last, Shown::Unused),
+            (vec![fresh(0), slot(1, false, Some(12))], last, Shown::Others),
+            (vec![slot(0, false, Some(900))], None, Shown::Nothing),
+            (Vec::new(), last, Shown::Nothing),
         ] {
-            assert_eq!(is_taken(&all, last), taken, "{all:?} {last:?}");
+            assert_eq!(shown(&all, last), told, "{all:?} {last:?}");
         }
     }
 
