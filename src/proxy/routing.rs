@@ -30,7 +30,7 @@ const TELLING: Tokens = 64;
 const USUAL_MS: f64 = 2000.0;
 
 /// Requests that servers with continuous batching begin at once, where they do not say.
-const BATCHED: u32 = 16;
+pub(super) const BATCHED: u32 = 16;
 
 /// The least of a history that a server is trusted to hold, whatever it reports: some report no cached tokens at all.
 const TRUSTED: f64 = 0.2;

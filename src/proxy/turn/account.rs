@@ -111,6 +111,7 @@ pub(in crate::proxy) fn account(
     let Outcome { reported, end, .. } = &outcome;
     app.metrics.spend("main", reported);
     spend(app, &prepared, reported);
+    super::parked::learn(app, &upstream, &prepared, reported);
     if let Some(prefix) = prepared.sending.prefix {
         app.metrics.prefix(prefix.tokens, prefix.because.map(|b| (b.as_str(), prefix.lost)));
     }

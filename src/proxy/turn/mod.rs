@@ -38,6 +38,7 @@ pub(super) mod measured;
 pub(super) mod memory;
 mod older;
 pub(super) mod opening;
+mod parked;
 pub(super) mod phases;
 pub(super) mod place;
 pub(super) mod plainly;

@@ -12,7 +12,9 @@ use parking_lot::Mutex;
 
 use crate::conversation::Tokens;
 use crate::proxy::App;
-use crate::upstream::{Slot, Upstream};
+use crate::proxy::routing::BATCHED;
+use crate::proxy::state::live::Switched;
+use crate::upstream::{Flavor, Kind, Slot, Upstream};
 
 /// Names of models of which something is remembered: clients choose them, and may not fill the memory.
 pub(super) const NAMES: NonZeroUsize = NonZeroUsize::new(512).expect("not zero");
@@ -36,6 +38,34 @@ impl Default for Lent {
     }
 }
 
+/// The slot for a request of a client's own helper: one that nobody goes on with, or else the one with the least to read again. The
+/// server goes by what prompts have in common, or takes the slot used longest ago, whatever it holds. `None` where it is to choose:
+/// there is one slot, it holds nothing of anybody's, or all are at work.
+pub(in crate::proxy) async fn slot_for_helper(app: &App, upstream: &Upstream, model: &str) -> Option<u32> {
+    let with = Switched { model: upstream.canonical(model), upstream: upstream.name().to_owned() };
+    let prompts = app.lives.prompts(&with);
+    if prompts.is_empty() {
+        return None;
+    }
+    let all = upstream.slots(model).await;
+    let key = format!("{}/{model}", upstream.name());
+    let lent = app.turn.lent.0.lock().get(&key).copied();
+    let chosen = cheapest(&all, &prompts, lent)?;
+    app.turn.lent.0.lock().put(key, chosen);
+    Some(chosen)
+}
+
+/// The idle slot with the least that somebody goes on with; of several, the one that was lent before, then the one used longest ago.
+fn cheapest(all: &[Slot], prompts: &[(String, (Tokens, Option<Tokens>))], lent: Option<u32>) -> Option<u32> {
+    let worth =
+        |slot: &Slot| if prompts.iter().any(|(_, last)| holds(slot, *last)) { slot.held.unwrap_or(0) } else { 0 };
+    if all.len() < 2 || all.iter().all(|slot| worth(slot) == 0) {
+        return None;
+    }
+    let idle = all.iter().filter(|slot| !slot.busy);
+    idle.min_by_key(|slot| (worth(slot), Some(slot.id) != lent, slot.task)).map(|slot| slot.id)
+}
+
 /// The slots of a conversation whose last reply was to `prompt` tokens and took `wrote`.
 pub(in crate::proxy) async fn slots(
     app: &App,
@@ -53,8 +83,21 @@ pub(in crate::proxy) async fn slots(
     chosen
 }
 
+/// Requests that a server works on at once, where that is known. An Ollama does not tell: it has one slot, unless it was started
+/// with `OLLAMA_NUM_PARALLEL`.
+pub(in crate::proxy) fn at_once(app: &App, upstream: &Upstream, model: &str) -> Option<usize> {
+    let told = app.measure.windows.last(upstream, model).and_then(|(_, slots)| slots);
+    let usual = match upstream.kind()? {
+        Kind::Ollama | Kind::Embedded => Some(1),
+        // They batch whatever comes.
+        Kind::OpenAi(Flavor::Vllm | Flavor::SgLang) => Some(BATCHED),
+        Kind::LlamaServer { .. } | Kind::OpenAi(_) => None,
+    };
+    told.or(usual).map(|slots| slots as usize)
+}
+
 /// Whether a slot holds a prompt of so many tokens and its reply but for the last token, or a part of that reply.
-fn holds(slot: &Slot, (prompt, wrote): (Tokens, Option<Tokens>)) -> bool {
+pub(super) fn holds(slot: &Slot, (prompt, wrote): (Tokens, Option<Tokens>)) -> bool {
     slot.held.is_some_and(|held| (prompt..=prompt.saturating_add(wrote.unwrap_or(Tokens::MAX))).contains(&held))
 }
 
@@ -141,6 +184,31 @@ mod tests {
             (Vec::new(), last, Shown::Nothing),
         ] {
             assert_eq!(shown(&all, last), told, "{all:?} {last:?}");
+        }
+    }
+
+    #[test]
+    fn a_helper_takes_the_slot_with_the_least_to_read_again() {
+        let slot = |id, task, held| Slot { id, busy: false, task: Some(task), held: Some(held) };
+        let (large, small) = ((900, Some(8)), (333, Some(8)));
+        let named =
+            |all: &[(Tokens, Option<Tokens>)]| all.iter().map(|one| (one.0.to_string(), *one)).collect::<Vec<_>>();
+        let two = [slot(0, 4, 907), slot(1, 7, 340)];
+        let three = [two[0], two[1], slot(2, 9, 50)];
+        let fresh = [two[0], two[1], Slot { id: 2, ..Slot::default() }];
+        let busy = [two[0], Slot { busy: true, ..two[1] }];
+        let cases: [(&str, &[Slot], &[_], _, _); 8] = [
+            ("the smaller prompt goes, though the other was used longer ago", &two, &[large, small], None, Some(1)),
+            ("nobody goes on with one of them", &two, &[small], None, Some(0)),
+            ("nor with the last helper's", &three, &[large, small], None, Some(2)),
+            ("one was never used", &fresh, &[large, small], None, Some(2)),
+            ("the one lent before", &[two[0], slot(1, 2, 60), slot(2, 9, 50)], &[large], Some(2), Some(2)),
+            ("nothing of anybody's", &two, &[(77, Some(1))], None, None),
+            ("the only one that is idle", &busy, &[large, small], None, Some(0)),
+            ("one slot", &two[..1], &[large], None, None),
+        ];
+        for (what, all, prompts, lent, expect) in cases {
+            assert_eq!(cheapest(all, &named(prompts), lent), expect, "{what}");
         }
     }
 
