@@ -36,6 +36,9 @@ const REMEMBERED: usize = 4096;
 /// the server's time, and the user's.
 const DOUBLED: u32 = 6;
 
+/// Conversations whose prompts are looked for in a server's slots.
+const SLOTS: usize = 64;
+
 /// A conversation that had no request for so long is not under way.
 const LATELY: Duration = Duration::from_secs(600);
 
@@ -568,12 +571,13 @@ impl LiveConversations {
         lives.iter().filter(|(_, live)| lately(&live.prompt)).count()
     }
 
-    /// What a server held after the last reply of each conversation with this model that somebody may go on with.
+    /// What a server held after the last reply of each conversation with this model that somebody may go on with: of those that came
+    /// lately, for slots are few.
     pub(in crate::proxy) fn prompts(&self, with: &Switched) -> Vec<(String, (Tokens, Option<Tokens>))> {
         let lives = self.lives.lock();
         let theirs =
             lives.iter().filter(|(_, live)| !live.prompt.of_helper && live.prompt.model.as_ref() == Some(with));
-        theirs.filter_map(|(id, live)| Some((id.clone(), live.prompt.held?))).collect()
+        theirs.filter_map(|(id, live)| Some((id.clone(), live.prompt.held?))).take(SLOTS).collect()
     }
 }
 

@@ -57,7 +57,7 @@ pub(super) fn has_larger(app: &App, prepared: &Prepared, refused: &Refused) -> b
     let model = &prepared.request.model;
     // Where it says nothing of its window, that is less than what it refused.
     let window = refused.refusal.window.or(prepared.window.tokens).unwrap_or(prepared.made.tokens);
-    app.servers.has_larger(app, &[&route.tried()[..], &[route.at()]].concat(), model, window)
+    app.servers.has_larger(app, &[route.tried(), &[route.at()]].concat(), model, window)
 }
 
 impl Tried {

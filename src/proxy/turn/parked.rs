@@ -7,6 +7,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::time::Duration;
 
 use lru::LruCache;
 use parking_lot::Mutex;
@@ -17,7 +18,7 @@ use super::slots::{NAMES, Shown, holds, shown};
 use crate::conversation::Tokens;
 use crate::proxy::App;
 use crate::proxy::state::live::Switched;
-use crate::upstream::{Kind, Slot, SlotFile, Upstream};
+use crate::upstream::{Error, Kind, Slot, SlotFile, Upstream};
 use crate::usage::Reported;
 
 /// Files that a server keeps for us.
@@ -28,6 +29,12 @@ const LEAST: Tokens = 512;
 
 /// A file is worth it where it takes this share of the reading at most.
 const SHARE: f64 = 0.25;
+
+/// Requests for which a server that kept a prompt by itself is not asked again.
+const RESTS: u32 = 32;
+
+/// Longest that a request waits to learn what slots hold.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Share of a new figure in a running mean.
 const NEWEST: f64 = 0.3;
@@ -55,6 +62,10 @@ struct Server {
     cannot: bool,
     /// A prompt that no slot held any more had to be read again.
     loses: bool,
+    /// Requests until it is looked again whether it loses prompts: it kept the last one.
+    rests: u32,
+    /// The conversation that was sent there last.
+    last: Option<String>,
     /// Prompt tokens that it evaluates in a second.
     speed: Option<f64>,
     /// Tokens that it writes to a file and reads from there in a second.
@@ -151,15 +162,19 @@ pub(super) async fn make_place(app: &App, upstream: &Upstream, prepared: &Prepar
     let (own, others): (Vec<_>, Vec<_>) = app.lives.prompts(&with).into_iter().partition(|(id, _)| *id == prepared.id);
     let own = own.first().map(|(_, left)| *left).filter(|left| left.0 >= LEAST);
     let parking = &app.turn.parking;
-    let parked = own.and_then(|left| parking.with(app, upstream, model, |server| server.parked(&prepared.id, left)));
-    // Nobody else is there, or it is not known yet that the server loses anything: one question tells.
-    let (cannot, pays) = parking
-        .with(app, upstream, model, |server| (server.cannot, others.iter().any(|(_, left)| server.pays(left.0))));
-    let watches = own.is_some() && !others.is_empty();
-    if cannot || !(pays || watches || parked.is_some()) {
+    let (parked, looks) = parking.with(app, upstream, model, |server| {
+        let parked = own.and_then(|left| server.parked(&prepared.id, left));
+        // Who sent last has lost nothing meanwhile.
+        let follows = server.last.replace(prepared.id.clone()).is_some_and(|last| last == prepared.id);
+        server.rests = server.rests.saturating_sub(1);
+        let pays = others.iter().any(|(_, left)| server.pays(left.0));
+        let watches = own.is_some() && !others.is_empty() && server.rests == 0;
+        (parked, !server.cannot && (parked.is_some() || !follows && (pays || watches)))
+    });
+    if !looks {
         return;
     }
-    let all = upstream.slots(model).await;
+    let all = tokio::time::timeout(PATIENCE, upstream.slots(model)).await.unwrap_or_default();
     let there = shown(&all, own);
     if all.is_empty() || there == Shown::Held {
         return;
@@ -192,7 +207,8 @@ async fn park(app: &App, upstream: &Upstream, model: &str, (slot, conversation, 
             server.note_file(told);
             server.parked.push_back(Parked { conversation: conversation.to_owned(), left, file });
         }
-        Err(e) => server.cannot |= e.status().is_some(),
+        // It has no folder for them, or its disk takes too long.
+        Err(e) => server.cannot |= e.status().is_some() || matches!(e, Error::Timeout { .. }),
     });
     match told {
         Ok(told) => info!(conversation, slot, tokens = told.tokens, ms = told.milliseconds, "its prompt is parked"),
@@ -236,6 +252,7 @@ pub(super) fn learn(app: &App, upstream: &Upstream, prepared: &Prepared, reporte
         // A prompt that was rewritten is read again for that.
         if let Some(cached) = reported.cached.filter(|_| !prepared.made.view_changed) {
             server.loses = cached < left / 2;
+            server.rests = if server.loses { 0 } else { RESTS };
         }
     });
 }
