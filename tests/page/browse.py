@@ -761,6 +761,8 @@ def everything(browser, session):
     hostile(browser, url, chat(url, [{"role": "user", "content": HOSTILE}], max_tokens=1)[1])
     live(browser, url)
     long(browser, url, long_talk(url, 20_000))
+    dropped = call("GET", f"{url}/windowsill/events?last=200&kind=silent_truncation", headers={"Authorization": f"Bearer {KEY}"})[0]["events"]
+    assert not dropped, f"the server dropped nothing: {dropped}"
     wrong = [entry["message"] for entry in browser.do("POST", "/se/log", {"type": "browser"}) if entry["level"] == "SEVERE"]
     wrong = [message for message in wrong if " 401 " not in message and " 409 " not in message]
     assert not wrong, "\n".join(wrong)
