@@ -20,7 +20,7 @@ use crate::conversation::Tokens;
 use crate::telemetry::{Counts, Outbox};
 use crate::upstream::event::Says;
 use crate::upstream::{self, Upstream};
-use crate::wire::reply;
+use crate::wire::{finish, reply};
 
 /// What a server says a reply cost.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -153,9 +153,10 @@ impl Reported {
                 self.prompt = self.prompt.or(Some(tokens(cached + evaluated)));
             }
         }
-        self.failed |= chunk.error.is_some_and(|e| reply::says(&e));
+        self.failed |= chunk.error.is_some_and(|e| reply::is_told(&e));
         for choice in chunk.choices {
             let finish = choice.finish_reason.filter(|reason| !reason.is_empty());
+            let finish = finish.map(|reason| finish::usual(&reason).to_owned());
             // What is said in pieces is said now; a whole reply was said before.
             let now = choice.delta.is_some().then(Instant::now);
             let Some(said) = choice.delta.or(choice.message) else {

@@ -8,13 +8,13 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{Stream, StreamExt as _};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::error::Error;
 use super::ndjson::{Documents, Lines, TooLong};
 use super::order::Order;
 use super::sse::{Block, Parser};
-use crate::wire::reply;
+use crate::wire::{json, reply};
 
 /// One event of a reply.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,26 +60,34 @@ impl Event {
             };
         };
         let text = String::from_utf8_lossy(data);
-        let event = match serde_json::from_str::<Value>(&text) {
-            Ok(value) if named_error && !reply::is_plain(&value) => Event::error(reply::error_named(&text)),
-            Ok(value) if value.is_object() || value.is_array() => Event { raw: block.raw, says: Says::Chunk(value) },
-            Ok(_) => Event { raw: block.raw, says: Says::Other },
-            Err(_) if data.trim_ascii() == b"[DONE]" => Event { raw: block.raw, says: Says::Done },
-            Err(_) if named_error => Event::error(reply::error_named(&text)),
-            Err(_) => Event { raw: block.raw, says: Says::Other },
+        let (read, is_strict) = match serde_json::from_str::<Value>(&text) {
+            Ok(value) => (Some(value), true),
+            Err(_) => (json::lenient(&text), false),
+        };
+        let event = match read {
+            Some(value) if named_error && !reply::is_plain(&value) => Event::error(reply::error_named(&text)),
+            Some(value) if value.is_object() || value.is_array() => match is_strict {
+                true => Event { raw: block.raw, says: Says::Chunk(value) },
+                // Whoever reads it gets JSON.
+                false => Event::chunk(value),
+            },
+            Some(_) => Event { raw: block.raw, says: Says::Other },
+            None if data.trim_ascii() == b"[DONE]" => Event { raw: block.raw, says: Says::Done },
+            None if named_error => Event::error(reply::error_named(&text)),
+            None => Event { raw: block.raw, says: Says::Other },
         };
         std::iter::once(event).chain(bare).collect()
     }
 
     /// JSON that came without the framing of an event.
     fn bare(document: &[u8]) -> Option<Event> {
-        let value: Value = serde_json::from_str(&String::from_utf8_lossy(document)).ok()?;
+        let value = json::lenient(&String::from_utf8_lossy(document))?;
         value.is_object().then(|| Event::chunk(value))
     }
 
     /// An event that says an error, given as OpenAI's `error`.
     pub fn error(error: Value) -> Event {
-        Event::chunk(json!({ "error": error }))
+        Event::chunk(serde_json::json!({ "error": error }))
     }
 }
 
@@ -177,7 +185,8 @@ impl Cutter {
             };
             let held = std::mem::take(held);
             *self = first;
-            return self.push(&held);
+            // A byte order mark is no part of what follows (WHATWG HTML, 9.2.5).
+            return self.push(held.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&held));
         }
         match self {
             Cutter::Events(parser) => Ok(parser.push(bytes)?.into_iter().flat_map(Event::read).collect()),
@@ -268,5 +277,16 @@ mod tests {
         }
         let own = Event::chunk(serde_json::json!({"a": 1}));
         assert_eq!((&own.raw[..], own.says), (&b"data: {\"a\":1}\n\n"[..], says[1].clone()));
+    }
+
+    /// JSON that is none for a strict reader is said so that all can read it.
+    #[test]
+    fn json_that_is_nearly_some_is_mended() {
+        let stream: &[u8] =
+            b"\xef\xbb\xbfdata: {\"a\":\"\\ud83d\",\"b\":NaN}\n\nerror: {\"code\":500,\"message\":\"boom\"}\n\n";
+        let says: Vec<Says> = all(&[stream]).into_iter().map(|event| event.unwrap().says).collect();
+        let Says::Chunk(error) = &says[1] else { panic!("{says:?}") };
+        assert_eq!(says[0], Says::Chunk(serde_json::json!({"a": "\u{fffd}", "b": null})));
+        assert_eq!(error["error"]["message"], "boom");
     }
 }

@@ -18,6 +18,8 @@ pub(super) struct Order {
     held: Option<(Event, u64)>,
     /// What the chunks have in common, once one came.
     head: Option<Value>,
+    /// The reply has begun to come in pieces.
+    spoke: bool,
     /// The finish reason that was passed on last still holds.
     finished: bool,
     /// This server names a finish reason in the middle of replies: only its other signs of the end count.
@@ -63,8 +65,11 @@ impl Order {
                     self.fail(Event::chunk(json!({"error": error})), out);
                 }
                 None if reply::is_whole(value) => {
+                    // MiniMax says a reply once more, whole, behind its pieces: then its end is what is new.
+                    let repeats = |chunk: &Value| chunk.pointer("/choices/0").is_some_and(reply::says_something);
                     self.whole = true;
-                    for chunk in reply::chunks(value) {
+                    let came = self.spoke;
+                    for chunk in reply::chunks(value).into_iter().filter(|chunk| !came || !repeats(chunk)) {
                         self.chunk(Event::chunk(chunk), out);
                     }
                 }
@@ -100,6 +105,7 @@ impl Order {
         self.misleads |= goes_on || says && self.finished && index == 0;
         self.release(goes_on, out);
         self.finished &= !says;
+        self.spoke |= says && index == 0;
         self.called |= choice.and_then(|c| c.get("delta")).is_some_and(|delta| !reply::calls(delta).is_empty());
         if self.head.is_none() && choice.is_some() {
             let of = |key: &str| value.get(key).cloned().unwrap_or_default();
@@ -262,7 +268,10 @@ mod tests {
     fn what_came_whole_is_told_as_a_stream() {
         let whole = json!({"id": "c", "choices": [{"index": 0, "finish_reason": "length",
             "message": {"role": "assistant", "content": "all of it"}}], "usage": {"prompt_tokens": 3}});
-        let said = all(&[whole], false, false);
+        let said = all(std::slice::from_ref(&whole), false, false);
+        assert_eq!(finishes(&said).join(" "), "- length - DONE");
+        // Behind the pieces that it came in, it says nothing but its end.
+        let said = all(&[word("all of it", Value::Null), whole], true, false);
         assert_eq!(finishes(&said).join(" "), "- length - DONE");
     }
 }

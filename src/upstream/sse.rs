@@ -119,8 +119,10 @@ impl Block {
         let mut bare = Vec::new();
         for line in Lines(&raw) {
             let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
-            if line.starts_with(b"{") {
-                bare.push(raw.slice_ref(line));
+            // Older llama-servers said an error in a field of that name.
+            let alone = line.strip_prefix(b"error:").map_or(line, <[u8]>::trim_ascii_start);
+            if alone.starts_with(b"{") {
+                bare.push(raw.slice_ref(alone));
                 continue;
             }
             let (field, value) = match memchr(b':', line) {

@@ -278,9 +278,8 @@ pub(super) async fn told_after(
 
 /// Why a reply of a server's is none, as an `error` in OpenAI's shape: the server's own, where it has one.
 pub(super) fn failure(status: StatusCode, said: &str) -> Value {
-    let own = || serde_json::from_str::<Value>(said).ok()?.get_mut("error").map(Value::take);
-    let tells = |error: &Value| error["message"].as_str().is_some_and(|message| !message.trim().is_empty());
-    if let Some(own) = own().filter(|error| !status.is_success() && tells(error)) {
+    let own = || reply::error_in(&spelled::lenient(said)?);
+    if let Some(own) = Some(said).filter(|_| !status.is_success()).and_then(|_| own()) {
         return own;
     }
     let shown = || said.chars().take(300).collect::<String>();

@@ -20,7 +20,7 @@ use crate::measure::count::Counted;
 use crate::measure::{Sureness, own, tokens};
 use crate::plan::fit::{CannotFit, Fitting, Ours};
 use crate::plan::rewrite::{self, Out};
-use crate::plan::{self, Action, Facts, Plan, Regions, Strategy};
+use crate::plan::{Action, Facts, Plan, Regions, Strategy};
 use crate::proxy::state::gauge::UNKNOWN_WINDOW;
 use crate::proxy::state::live::Brief;
 use crate::proxy::state::view::{Subject, make_view};
@@ -137,12 +137,13 @@ async fn recalled(
     }
     let (request, policy) = (Arc::clone(&draft.request), draft.policy.clone());
     let facts = Facts { foreseen: wanted, ..fitting.facts().clone() };
-    let early = plan::plan(&request.conversation, &facts, &policy);
-    let folds = early.actions.iter().any(|action| matches!(action, Action::Fold { .. }));
-    if asked.is_persons() && early.fits && !early.hard && folds {
+    let (reserve, reserved) = (app.config.window.output_reserved, facts.output_reserved);
+    let mut again = Fitting::new(&request.conversation, facts, &policy, reserve, fitting.ours());
+    let folds = |early: &Plan| early.actions.iter().any(|action| matches!(action, Action::Fold { .. }));
+    let may_fold =
+        asked.is_persons() && again.first_plan().is_some_and(|early| early.fits && !early.hard && folds(early));
+    if may_fold && again.facts().output_reserved == reserved {
         let kept = (draft.done, draft.counted);
-        let reserve = app.config.window.output_reserved;
-        let mut again = Fitting::new(&request.conversation, facts, &policy, reserve, fitting.ours());
         if let Ok(Some(made)) = fitted(app, draft, &mut again, start).await {
             let limit = again.limit();
             let block = remind::block_of(app, draft, limit.saturating_sub(made.tokens), &made, &asked);

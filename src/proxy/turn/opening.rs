@@ -12,6 +12,7 @@ use crate::proxy::state::headers;
 use crate::proxy::{Error, aside};
 use crate::upstream::event::{Content, Event, Events, Says};
 use crate::upstream::{Reply, overflow};
+use crate::wire::json as spelled;
 use crate::wire::reply::{self, Collected};
 
 /// Comments that a server sent before its first words, and that are passed on behind the head, at most.
@@ -148,6 +149,7 @@ async fn whole(mut reply: Reply) -> Result<Reply, Error> {
     let read = aside::once(bytes.len(), || read(&bytes));
     Ok(match read {
         Whole::Reply => as_it_is(reply, bytes),
+        Whole::Mended(value) => with_json(reply, Bytes::from(value.to_string())),
         Whole::Error(error) => refusal(reply, &error),
         Whole::Events => {
             let events = Content::whole(bytes.clone()).events();
@@ -177,6 +179,8 @@ fn as_it_is(mut reply: Reply, bytes: Bytes) -> Reply {
 
 enum Whole {
     Reply,
+    /// What was no JSON for a reader that is strict.
+    Mended(Value),
     Error(Value),
     /// It may be a stream.
     Events,
@@ -184,15 +188,20 @@ enum Whole {
 
 fn read(bytes: &Bytes) -> Whole {
     let text = String::from_utf8_lossy(bytes);
-    match serde_json::from_str::<Value>(&text) {
-        Ok(value) => match reply::error_in(&value) {
+    let (value, is_strict) = match serde_json::from_str::<Value>(&text) {
+        Ok(value) => (Some(value), true),
+        Err(_) => (spelled::lenient(&text), false),
+    };
+    match value {
+        Some(value) => match reply::error_in(&value) {
             Some(error) => Whole::Error(error),
             // One chunk alone is a stream that said it all at once.
             None if value.pointer("/choices/0/delta").is_some() && !reply::is_whole(&value) => Whole::Events,
+            None if !is_strict => Whole::Mended(value),
             None => Whole::Reply,
         },
-        Err(_) if looks_like_events(text.trim_start()) => Whole::Events,
-        Err(_) => Whole::Reply,
+        None if looks_like_events(text.trim_start_matches('\u{feff}').trim_start()) => Whole::Events,
+        None => Whole::Reply,
     }
 }
 

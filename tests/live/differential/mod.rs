@@ -63,7 +63,9 @@ fn worse(dialect: Dialect, url: &str, body: &Value, is_odd: bool, direct: &Reply
 
 /// Whether windowsill keeps to something that the servers' own endpoints overlook: Ollama's templates leave out what a developer
 /// says, messages of one role in a row are one turn in Anthropic's API, and the model is told there that a call failed (`is_error`)
-/// and what a search found.
+/// and what a search found. There, what the system says in the middle is said as a reminder of the user's, since many templates refuse
+/// or lose a second system message. llama-server's Messages endpoint takes an empty last reply for one that was begun and opens no turn for
+/// the model (the prompt is four tokens shorter), so it writes a blank token; through windowsill the model answers.
 fn is_better_through(dialect: Dialect, body: &Value) -> bool {
     let all: Vec<&Value> = ["messages", "input"].iter().filter_map(|key| body[key].as_array()).flatten().collect();
     let in_a_row = all.windows(2).any(|two| two[0]["role"] == two[1]["role"]);
@@ -72,7 +74,12 @@ fn is_better_through(dialect: Dialect, body: &Value) -> bool {
             blocks.iter().any(|block| block["is_error"] == true || block["type"] == "search_result")
         })
     };
-    let better = in_a_row || all.iter().any(failed);
+    let says_nothing = all.last().is_some_and(|last| {
+        let content = &last["content"];
+        last["role"] == "assistant" && (content == "" || content.as_array().is_some_and(Vec::is_empty))
+    });
+    let reminds = |message: &&Value| message["role"] == "system";
+    let better = in_a_row || says_nothing || all.iter().skip(1).any(reminds) || all.iter().any(failed);
     dialect == Dialect::Messages && better || all.iter().any(|message| message["role"] == "developer")
 }
 

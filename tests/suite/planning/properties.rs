@@ -310,6 +310,28 @@ proptest! {
         prop_assert_eq!(fit(begun(), &mut |plan, ours| (count(plan), ours)), ended);
     }
 
+    /// A request whose tokens were counted is planned at most three times: with less kept for the reply, and with the tool that reads
+    /// back what leaves the prompt. Where a tool of ours has no room, it is planned as often again without one.
+    #[test]
+    fn a_counted_request_is_planned_at_most_three_times(
+        says in prop::collection::vec(say(), 0..20), policy in policy(), n in numbers(),
+        ours in (0..200_u32, any::<bool>(), any::<bool>(), 0..80_u32),
+    ) {
+        let conversation = read(&messages(&says), &policy.template);
+        let (recall, offered, may_come, done) = ours;
+        let ours = Ours { recall, offered, may_come: may_come && !offered, done };
+        let mut facts = facts(&conversation, &View::default(), &n);
+        facts.tools += ours.tokens();
+        let mut fitting = Fitting::new(&conversation, facts.clone(), &policy, n.reserved, ours);
+        if let Some(plan) = fitting.next_plan() {
+            let tokens = plan.after.prompt();
+            let was_sent = fitting.made(plan, tokens, ()).is_some();
+            let dropped = ours.tokens() > 0 && fitting.ours().tokens() == 0;
+            let most = if dropped { 6 } else { 3 };
+            prop_assert!(fitting.plans() <= most || !was_sent, "planned {} times", fitting.plans());
+        }
+    }
+
     /// Against brute force: what is refused had to be, and what is cut off the last user message, but for the
     /// size of a brief.
     #[test]

@@ -64,18 +64,27 @@ pub struct Fitting<'a, M> {
     /// What it is planned by now.
     facts: Facts,
     ours: Ours,
-    begun: bool,
-    /// Plans that were made and counted.
-    counted: usize,
+    so_far: SoFar,
     shortest: Option<Made<M>>,
     refused: Option<CannotFit>,
-    /// Whether the smallest view was planned, though it does not fit by its estimate.
-    at_least: bool,
     /// Whether whatever is made is taken.
     takes_all: bool,
     /// The margin where the last view was too long by the history's share alone: for where the usual one leaves nothing to plan.
     milder: Option<Tokens>,
     doubt: Doubt<M>,
+}
+
+/// How far it came.
+#[derive(Default)]
+struct SoFar {
+    begun: bool,
+    /// The first plan, where it was looked at before it is made.
+    first: Option<Plan>,
+    /// Plans that were made, and those that were counted.
+    plans: usize,
+    counted: usize,
+    /// Whether the smallest view was planned, though it does not fit by its estimate.
+    at_least: bool,
 }
 
 /// The tokens by which a count may be too high.
@@ -102,11 +111,9 @@ impl<'a, M> Fitting<'a, M> {
             start: facts.clone(),
             facts,
             ours,
-            begun: false,
-            counted: 0,
+            so_far: SoFar::default(),
             shortest: None,
             refused: None,
-            at_least: false,
             takes_all: false,
             milder: None,
             doubt: Doubt { tokens: 0, fits_without: None },
@@ -123,6 +130,11 @@ impl<'a, M> Fitting<'a, M> {
         &self.facts
     }
 
+    /// How often it was planned: each is work in proportion to the history.
+    pub fn plans(&self) -> usize {
+        self.so_far.plans
+    }
+
     /// The tools of ours that the last plan goes with.
     pub fn ours(&self) -> Ours {
         self.ours
@@ -134,22 +146,33 @@ impl<'a, M> Fitting<'a, M> {
         window.saturating_sub(output_reserved).saturating_sub(self.start.slack)
     }
 
+    /// The plan that [`Fitting::next_plan`] will return, before any was asked for.
+    pub fn first_plan(&mut self) -> Option<&Plan> {
+        self.so_far.first = self.next_plan();
+        self.so_far.first.as_ref()
+    }
+
     /// The plan to make next; `None` where there is none left: then [`Fitting::end`] tells how it ended.
     pub fn next_plan(&mut self) -> Option<Plan> {
-        if !std::mem::replace(&mut self.begun, true)
+        if let Some(first) = self.so_far.first.take() {
+            return Some(first);
+        }
+        if !std::mem::replace(&mut self.so_far.begun, true)
             && let Some(bare) = self.stays_bare()
         {
             return Some(bare);
         }
         loop {
             let mut least = None;
-            if self.counted < PLANS {
+            if self.so_far.counted < PLANS {
                 let plan = self.giving_way();
                 if self.ours.may_come && !self.ours.offered && !plan.actions.is_empty() {
                     // Something is about to leave the prompt for the first time: now the model needs a way back to it.
                     self.ours.offered = true;
                     self.start.tools = self.start.tools.saturating_add(self.ours.recall);
-                    self.facts = Facts { slack: self.facts.slack, ..self.start.clone() };
+                    // Where less had to be kept for the reply without the tool, no more can be with it.
+                    let Facts { slack, output_reserved, .. } = self.facts;
+                    self.facts = Facts { slack, output_reserved, ..self.start.clone() };
                     continue;
                 }
                 if plan.fits {
@@ -176,7 +199,7 @@ impl<'a, M> Fitting<'a, M> {
     /// for a part of it.
     fn smallest(&mut self, mut plan: Plan) -> Option<Plan> {
         let is_too_long = plan.after.prompt() > plan.lines.limit;
-        if !is_too_long || plan.actions.is_empty() || std::mem::replace(&mut self.at_least, true) {
+        if !is_too_long || plan.actions.is_empty() || std::mem::replace(&mut self.so_far.at_least, true) {
             return None;
         }
         for action in &mut plan.actions {
@@ -206,7 +229,7 @@ impl<'a, M> Fitting<'a, M> {
         self.start.tools = self.start.tools.saturating_sub(self.ours.tokens());
         self.ours = Ours { offered: false, may_come: false, done: 0, ..self.ours };
         self.facts = self.start.clone();
-        (self.counted, self.refused, self.milder) = (0, None, None);
+        (self.so_far.counted, self.refused, self.milder) = (0, None, None);
         // It goes with those tools.
         self.doubt.fits_without = None;
     }
@@ -214,6 +237,7 @@ impl<'a, M> Fitting<'a, M> {
     /// Plans, with less kept for the reply where nothing else gives way.
     fn giving_way(&mut self) -> Plan {
         loop {
+            self.so_far.plans += 1;
             let plan = plan(self.conversation, &self.facts, self.policy);
             if !gives_way(&mut self.facts, &plan, self.reserve) {
                 return plan;
@@ -229,7 +253,7 @@ impl<'a, M> Fitting<'a, M> {
         if tokens <= limit || self.takes_all {
             return Some(made);
         }
-        self.counted += 1;
+        self.so_far.counted += 1;
         // What a refusal tells is the smallest view, against what the first one had to fit.
         let told = self.refused.filter(|so_far| so_far.after.prompt() <= tokens);
         self.refused = Some(told.unwrap_or(CannotFit { after: made.plan.after.of_prompt(tokens), limit }));

@@ -77,6 +77,7 @@ pub fn plain(mut messages: Vec<Out>, conversation: &Conversation, how: Plainness
 /// One message in known words.
 fn plainly(fields: &mut Map<String, Value>, how: Plainness, goes_on: bool) {
     fields.retain(|key, value| !value.is_null() || key == "content");
+    texts(fields, &["name", "tool_call_id", "reasoning_content", "reasoning", "refusal"]);
     if fields.get("role").is_some_and(|role| role == "developer") {
         fields.insert("role".into(), "system".into());
     }
@@ -101,10 +102,20 @@ fn plainly(fields: &mut Map<String, Value>, how: Plainness, goes_on: bool) {
     }
 }
 
+/// Has fields that are texts be texts.
+fn texts(fields: &mut Map<String, Value>, keys: &[&str]) {
+    for key in keys {
+        if let Some(value) = fields.get_mut(*key).filter(|value| !value.is_string()) {
+            *value = value.to_string().into();
+        }
+    }
+}
+
 /// A call as one of a function, with its type.
 fn call(call: &mut Value) {
     let Value::Object(fields) = call else { return };
     fields.retain(|_, value| !value.is_null());
+    texts(fields, &["id"]);
     if let Some(Value::Object(mut custom)) = fields.shift_remove("custom").filter(|_| !fields.contains_key("function"))
     {
         let name = custom.shift_remove("name").unwrap_or_default();
@@ -218,6 +229,11 @@ mod tests {
                 r#"{"role":"user","content":"[latest_reminder]\nr"}"#,
             ),
             (r#"{"role":"user","content":"a","name":null}"#, r#"{"role":"user","content":"a"}"#),
+            (r#"{"role":"user","content":"a","name":1.50}"#, r#"{"role":"user","content":"a","name":"1.50"}"#),
+            (
+                r#"{"role":"assistant","content":"a","reasoning_content":["b"],"tool_calls":[{"id":7,"type":"function","function":{"name":"f","arguments":"{}"}}]}"#,
+                r#"{"role":"assistant","content":"a","reasoning_content":"[\"b\"]","tool_calls":[{"id":"7","type":"function","function":{"name":"f","arguments":"{}"}}]}"#,
+            ),
             (r#"{"role":"user","content":null}"#, r#"{"role":"user","content":""}"#),
             (r#"{"role":"user","content":[]}"#, r#"{"role":"user","content":""}"#),
             (

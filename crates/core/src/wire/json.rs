@@ -122,6 +122,42 @@ pub fn value(text: &str) -> Result<Value, serde_json::Error> {
     Ok(value)
 }
 
+/// Reads JSON as servers really send it: behind a byte order mark, before NULs, with lone surrogates, with control characters in
+/// strings, and with the numbers that JSON has not (`NaN`, `Infinity`), which become `null`. `None` for anything else.
+pub fn lenient(text: &str) -> Option<Value> {
+    if let Ok(value) = serde_json::from_str(text) {
+        return Some(value);
+    }
+    let text = text.trim_start_matches('\u{feff}').trim_end_matches('\0');
+    value(text).or_else(|_| value(&cleaned(text))).ok()
+}
+
+/// A text without what no JSON has; see [`lenient`].
+fn cleaned(text: &str) -> String {
+    let (mut out, mut in_string, mut escaped, mut rest) = (String::with_capacity(text.len()), false, false, text);
+    while let Some(c) = rest.chars().next() {
+        let unknown = ["NaN", "Infinity", "-Infinity"].into_iter().find(|word| !in_string && rest.starts_with(word));
+        if let Some(word) = unknown {
+            out.push_str("null");
+            rest = &rest[word.len()..];
+            continue;
+        }
+        rest = &rest[c.len_utf8()..];
+        match c {
+            _ if escaped => escaped = false,
+            '\\' if in_string => escaped = true,
+            '"' => in_string = !in_string,
+            _ => {}
+        }
+        if in_string && c < ' ' {
+            out.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
 /// An object of values as they are: `json!` would write and read them once more, and spell their numbers in its own way.
 pub fn object<const N: usize>(fields: [(&str, Value); N]) -> Value {
     fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect::<serde_json::Map<_, _>>().into()
@@ -341,5 +377,20 @@ mod tests {
             assert!(matches!(mended(text.as_bytes()), Cow::Borrowed(same) if same == text));
         }
         assert_eq!(mended(b"{\"a\":\"\xff\"}"), "{\"a\":\"\u{fffd}\"}");
+    }
+
+    #[test]
+    fn json_as_servers_send_it() {
+        let read = |text: &str| lenient(text).unwrap_or_else(|| panic!("{text}"));
+        assert_eq!(read("\u{feff}{\"a\":1}\0\0"), serde_json::json!({"a": 1}));
+        assert_eq!(
+            read("{\"a\":[NaN,-Infinity,Infinity,\"NaN\"]}"),
+            serde_json::json!({"a": [null, null, null, "NaN"]})
+        );
+        assert_eq!(read("{\"a\":\"x\ty\nz\\\"\u{1}\"}"), serde_json::json!({"a": "x\ty\nz\"\u{1}"}));
+        assert_eq!(read(r#"{"a":"\ud83d"}"#), serde_json::json!({"a": "\u{fffd}"}));
+        for nothing in ["", "{", "error: gone", "<html>", "{\"a\":NaNa}", "[DONE]"] {
+            assert_eq!(lenient(nothing), None, "{nothing}");
+        }
     }
 }

@@ -5,6 +5,8 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
+pub use super::finish::{finish_of, is_failure};
+
 /// How far down an error inside an error is looked for.
 const DEPTH: usize = 4;
 
@@ -42,12 +44,12 @@ pub fn error_in(value: &Value) -> Option<Value> {
         return only.is_object().then(|| error_in(only)).flatten();
     }
     let fields = value.as_object()?;
-    if let Some(error) = fields.get("error").filter(|error| says(error)) {
+    if let Some(error) = fields.get("error").filter(|error| is_told(error)) {
         return Some(shaped(error, fields, DEPTH));
     }
     let choices = fields.get("choices").and_then(Value::as_array).filter(|all| !all.is_empty());
     if let Some(choices) = choices {
-        let error = choices.iter().find_map(|choice| choice.get("error").filter(|error| says(error)))?;
+        let error = choices.iter().find_map(|choice| choice.get("error").filter(|error| is_told(error)))?;
         return Some(shaped(error, &Map::new(), DEPTH));
     }
     if fields.len() == 1 && fields.get("error").is_some_and(|e| !e.is_null()) {
@@ -107,6 +109,15 @@ pub fn says(value: &Value) -> bool {
         Value::Array(all) => !all.is_empty(),
         Value::Object(fields) => !fields.is_empty(),
         Value::Bool(true) | Value::Number(_) => true,
+    }
+}
+
+/// Whether an `error` tells of one: some servers send one with each reply, of which all fields are empty or 0.
+pub fn is_told(error: &Value) -> bool {
+    match error {
+        Value::Object(fields) => fields.values().any(is_told),
+        Value::Number(number) => number.as_f64() != Some(0.0),
+        other => says(other),
     }
 }
 
@@ -186,16 +197,6 @@ fn fill(error: &mut Value) {
             error[key] = value;
         }
     }
-}
-
-/// A finish reason that says something: some servers send an empty one with each chunk.
-pub fn finish_of(choice: &Value) -> Option<&str> {
-    choice.get("finish_reason")?.as_str().filter(|reason| !reason.is_empty())
-}
-
-/// Whether a finish reason says that the reply broke off: vLLM's and SGLang's `abort`, OpenRouter's `error`.
-pub fn is_failure(finish: &str) -> bool {
-    matches!(finish, "error" | "abort")
 }
 
 /// Whether this is a whole reply: its first choice has a `message`, and no `delta`.
@@ -316,6 +317,14 @@ pub fn said(message: &Value) -> Option<Value> {
     (says(&out["content"]) || out.as_object().is_some_and(|fields| fields.len() > 2)).then_some(out)
 }
 
+/// Adds a piece of a call's name to it. Some servers send the name in pieces, and some send all of it with every part;
+/// `begun`: arguments came already, so that the name is whole.
+pub fn grow_name(name: &mut String, piece: &str, begun: bool) {
+    if name.is_empty() || !begun && name != piece {
+        name.push_str(piece);
+    }
+}
+
 /// A whole reply in the making, out of the chunks of a stream.
 #[derive(Debug, Default)]
 pub struct Collected {
@@ -408,6 +417,10 @@ impl Choice {
                     Some(Value::String(text)) => text.push_str(more),
                     _ => drop(self.message.insert(key.clone(), value.clone())),
                 },
+                (_, Value::Array(more)) => match self.message.get_mut(key) {
+                    Some(Value::Array(all)) => all.extend(more.iter().cloned()),
+                    _ => drop(self.message.insert(key.clone(), value.clone())),
+                },
                 _ => drop(self.message.insert(key.clone(), value.clone())),
             }
         }
@@ -446,8 +459,9 @@ impl Choice {
         if call["id"] == "" {
             call["id"] = id.into();
         }
-        if call["function"]["name"] == "" {
-            call["function"]["name"] = name.into();
+        let begun = call["function"]["arguments"] != "";
+        if let Value::String(so_far) = &mut call["function"]["name"] {
+            grow_name(so_far, &name, begun);
         }
         let more = match part.pointer("/function/arguments") {
             None | Some(Value::Null) => String::new(),
@@ -534,6 +548,7 @@ mod tests {
             json!({"choices": [], "base_resp": {"status_code": 0, "status_msg": ""}}),
             json!({"status": "completed", "success": true, "msg": words}),
             json!({"choices": [{"delta": {"content": words}}], "error": {}}),
+            json!({"choices": [{"delta": {"content": words}}], "error": {"code": 0, "message": "", "param": null}}),
             json!({"choices": [{"delta": {"content": words}}], "error": "", "detail": "x"}),
             json!({"choices": [{"message": {"content": "{\"error\": 1}"}}]}),
             json!({"choices": [], "usage": {"prompt_tokens": 1}}),
@@ -598,7 +613,9 @@ mod tests {
         for delta in [
             json!({"role": "assistant", "content": null}),
             json!({"content": "The "}),
-            json!({"content": "end", "tool_calls": [{"index": 0, "id": "a", "function": {"name": "sh", "arguments": ""}}]}),
+            json!({"content": "end", "tool_calls": [{"index": 0, "id": "a", "function": {"name": "s", "arguments": ""}}]}),
+            json!({"tool_calls": [{"index": 0, "function": {"name": "h"}}]}),
+            json!({"tool_calls": [{"index": 0, "function": {"name": "sh", "arguments": ""}}]}),
             json!({"tool_calls": [{"index": 0, "function": {"arguments": "{\"a\":"}}]}),
             json!({"tool_calls": [{"index": 0, "function": {"arguments": "1}"}}]}),
             json!({"tool_calls": [{"index": 0, "id": "b", "function": {"name": "sh", "arguments": {"x": 2}}}]}),
@@ -614,6 +631,7 @@ mod tests {
             (&json!("The end"), &json!("tool_calls"))
         );
         let calls = &choice["message"]["tool_calls"];
+        assert_eq!(calls[0]["function"]["name"], "sh");
         assert_eq!(
             (calls[0]["function"]["arguments"].as_str(), calls[1]["function"]["arguments"].as_str()),
             (Some("{\"a\":1}"), Some("{\"x\":2}"))

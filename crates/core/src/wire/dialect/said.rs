@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::wire::reply;
+use crate::wire::{json, reply};
 
 /// What a reply, or one chunk of it, says. All of it may be absent.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -102,7 +102,7 @@ impl Usage {
 impl Said {
     /// Reads a chat completion. `None` for what is not a JSON object.
     pub fn read(data: &str) -> Option<Said> {
-        Said::of(&serde_json::from_str(data).ok()?)
+        Said::of(&json::lenient(data)?)
     }
 
     /// What a chat completion says, or one event of a stream. Only the first choice counts: no dialect here has several.
@@ -142,8 +142,37 @@ impl Said {
         out.refusal = text("refusal");
         let thought = ["reasoning_content", "reasoning", "thinking"];
         out.reasoning = thought.iter().map(|k| text(k)).find(|t| !t.is_empty()).unwrap_or_default();
+        if let Some(Value::Array(parts)) = message.get("content") {
+            out.parts(parts);
+        }
+        // OpenRouter's form, alone.
+        if let (true, Some(Value::Array(details))) = (out.reasoning.is_empty(), message.get("reasoning_details")) {
+            out.reasoning = details.iter().map(|detail| texts(detail.get("text").or(detail.get("summary")))).collect();
+        }
         out.calls = reply::calls(message).iter().enumerate().map(|(at, call)| part(at as u64, call)).collect();
         Some(out)
+    }
+
+    /// Takes in a content of parts, as Mistral's and Databricks' models that think send it.
+    fn parts(&mut self, parts: &[Value]) {
+        for part in parts {
+            let of = |key: &str| texts(part.get(key));
+            match part.get("type").and_then(Value::as_str) {
+                Some("thinking") => self.reasoning += &of("thinking"),
+                Some("reasoning") => self.reasoning += &[of("text"), of("summary")].concat(),
+                Some("refusal") => self.refusal += &of("refusal"),
+                _ => self.text += &texts(Some(part.get("text").unwrap_or(part))),
+            }
+        }
+    }
+}
+
+/// A text, or the texts of parts, one behind the other.
+fn texts(value: Option<&Value>) -> String {
+    match value {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(parts)) => parts.iter().map(|part| texts(Some(part.get("text").unwrap_or(part)))).collect(),
+        _ => String::new(),
     }
 }
 
@@ -211,5 +240,21 @@ mod tests {
         // A second choice is nobody's.
         let second = r#"{"choices":[{"index":1,"delta":{"content":"no"}}]}"#;
         assert_eq!(Said::read(second), Some(Said::default()));
+    }
+
+    #[test]
+    fn a_content_of_parts_is_text_and_thought() {
+        let message = |message: Value| Said::of(&serde_json::json!({"choices": [{"delta": message}]})).unwrap();
+        let text = |text: &str| serde_json::json!({"type": "text", "text": text});
+        let said = message(serde_json::json!({"content": [
+            {"type": "thinking", "thinking": [text("h"), text("m")]},
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "so"}]},
+            text("Hel"), text("lo"), "!", {"type": "refusal", "refusal": "No."}, {"type": "reference", "reference_ids": [1]},
+        ]}));
+        assert_eq!((&said.text[..], &said.reasoning[..], &said.refusal[..]), ("Hello!", "hmso", "No."));
+        let details =
+            serde_json::json!([{"type": "reasoning.text", "text": "hm"}, {"type": "reasoning.encrypted", "data": "x"}]);
+        assert_eq!(message(serde_json::json!({"content": "", "reasoning_details": details})).reasoning, "hm");
+        assert_eq!(message(serde_json::json!({"reasoning": "once", "reasoning_details": details})).reasoning, "once");
     }
 }

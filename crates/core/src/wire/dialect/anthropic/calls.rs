@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::super::said::CallPart;
 use super::super::whole::Whole;
+use crate::wire::reply::grow_name;
 
 /// The calls of one reply.
 #[derive(Debug, Default)]
@@ -58,11 +59,16 @@ impl Calls {
         });
         if let Some(call) = self.waiting.get_mut(at) {
             if let Some(name) = &part.name {
-                call.name.clone_from(name);
+                grow_name(&mut call.name, name, !call.arguments.is_empty());
             }
             call.arguments.push_str(&part.arguments);
         }
         true
+    }
+
+    /// Whether a call has begun of which more may come.
+    pub(super) fn is_open(&mut self) -> bool {
+        self.waiting.iter_mut().any(|call| !call.whole.is(&call.arguments))
     }
 
     /// The call that is told now, or next.

@@ -26,6 +26,8 @@ pub(super) struct Reply {
     blocks: usize,
     /// Its calls; the first that waits is open if [`Open::Call`] is.
     calls: Calls,
+    /// Words and thoughts between the pieces of a call: a block of their own, behind it.
+    between: Vec<(Open, String)>,
     /// Nothing more is written.
     over: bool,
     /// An error has ended the reply.
@@ -76,6 +78,7 @@ impl Reply {
             open: None,
             blocks: 0,
             calls: Calls::default(),
+            between: Vec::new(),
             over: false,
             failed: false,
             going_on: None,
@@ -254,6 +257,21 @@ impl Reply {
         if text.is_empty() {
             return;
         }
+        if self.calls.is_open() {
+            return self.between.push((kind, text.to_owned()));
+        }
+        self.say_between(out);
+        self.say(kind, text, out);
+    }
+
+    /// Writes what came between the pieces of calls.
+    fn say_between(&mut self, out: &mut String) {
+        for (kind, text) in std::mem::take(&mut self.between) {
+            self.say(kind, &text, out);
+        }
+    }
+
+    fn say(&mut self, kind: Open, text: &str, out: &mut String) {
         if self.open != Some(kind) {
             self.all_calls(out);
             self.close(out);
@@ -285,7 +303,8 @@ impl Reply {
     fn write_calls(&mut self, all: bool, out: &mut String) {
         while let Some(first) = self.calls.first() {
             if self.open != Some(Open::Call) {
-                if first.name.is_empty() && !all {
+                // The name may come in pieces, before the arguments.
+                if (first.name.is_empty() || first.arguments.is_empty()) && !all {
                     return;
                 }
                 let block = json!({"type": "tool_use", "id": first.id, "name": first.name, "input": {}});
@@ -382,6 +401,7 @@ impl ReplyEncoder for Reply {
         }
         self.write_compaction(&mut out);
         self.all_calls(&mut out);
+        self.say_between(&mut out);
         self.close(&mut out);
         self.over = true;
         let delta = json!({"stop_reason": self.stop_reason(), "stop_sequence": self.ending.stop});

@@ -452,6 +452,30 @@ fn calls_whose_parts_come_by_turns_are_told_one_after_the_other() {
 }
 
 #[test]
+fn words_between_the_pieces_of_a_call_stand_behind_it() {
+    let [finish, usage] = last("tool_calls");
+    let message = put_together(&events(&streamed(&[
+        delta(json!({"content": "A"})),
+        part(0, Some("c0"), Some("get_"), ""),
+        part(0, None, Some("weather"), ""),
+        part(0, None, None, "{\"x\":"),
+        delta(json!({"content": "B", "reasoning_content": "hm"})),
+        part(0, None, Some("get_weather"), "1}"),
+        delta(json!({"content": "C"})),
+        finish,
+        usage,
+    ])));
+    let text = |text: &str| json!({"type": "text", "text": text});
+    let want = json!([
+        text("A"),
+        {"type": "tool_use", "id": "c0", "name": "get_weather", "input": {"x": 1}},
+        {"type": "thinking", "thinking": "hm", "signature": ""},
+        text("BC"),
+    ]);
+    assert_eq!(message["content"], want);
+}
+
+#[test]
 fn calls_that_a_server_numbers_alike_are_several() {
     let [finish, usage] = last("tool_calls");
     let two = [part(0, Some("c0"), Some("f"), "{}"), part(0, Some("c1"), Some("f"), "{\"b\":2}")];

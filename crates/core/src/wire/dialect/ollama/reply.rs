@@ -145,7 +145,9 @@ impl Reply {
         match known.filter(|call| !another(call)) {
             Some(call) => {
                 call.id = call.id.take().or_else(|| part.id.clone());
-                call.name = call.name.take().or_else(|| part.name.clone());
+                if let Some(piece) = &part.name {
+                    reply::grow_name(call.name.get_or_insert_default(), piece, !call.arguments.is_empty());
+                }
                 call.arguments.push_str(&part.arguments);
             }
             None => {

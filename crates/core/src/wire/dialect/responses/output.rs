@@ -9,6 +9,7 @@ use super::super::whole::Whole;
 use super::PLAIN;
 use super::calls::Form;
 use super::tools::Special;
+use crate::wire::reply::grow_name;
 
 /// The output, as far as it was heard and told.
 #[derive(Default)]
@@ -232,7 +233,9 @@ impl Output {
         // A call that was told to its end is whole: what still comes is white space or nonsense.
         if at >= self.front {
             call.id = call.id.take().or_else(|| part.id.clone());
-            call.name = call.name.take().or_else(|| part.name.clone());
+            if let Some(piece) = &part.name {
+                grow_name(call.name.get_or_insert_default(), piece, !call.arguments.is_empty());
+            }
             call.arguments.push_str(&part.arguments);
         }
     }

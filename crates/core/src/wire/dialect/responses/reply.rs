@@ -231,7 +231,10 @@ impl Reply {
             let done = ended || (!last || item.is_compaction()) && item.complete();
             if let Body::Call(call) = &mut item.body {
                 let waits = call.name.as_ref().and_then(|name| self.names.special.get(name));
-                let waits = call.name.is_none() || waits.is_some_and(|special| special.form.waits());
+                // The name may come in pieces, before the arguments.
+                let waits = call.name.is_none()
+                    || call.arguments.is_empty()
+                    || waits.is_some_and(|special| special.form.waits());
                 if waits && !done {
                     return;
                 }

@@ -13,22 +13,47 @@ use super::reply::Reply;
 use super::tally::Tally;
 use super::tools::Tools;
 
-/// What servers take under the same name. Most of it is not in the Responses API, but clients of local servers send it.
-const COPIED: [&str; 14] = [
-    "stop",
-    "seed",
-    "top_k",
-    "min_p",
-    "repeat_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "chat_template_kwargs",
-    "keep_alive",
-    "options",
-    "think",
-    "timings_per_token",
-    "return_progress",
+/// Fields that mean something to OpenAI's servers alone, or were said in other words.
+const THEIRS: [&str; 39] = [
+    "background",
+    "client_metadata",
+    "context_management",
+    "conversation",
+    "function_call",
+    "functions",
+    "generate",
+    "include",
+    "input",
+    "instructions",
+    "logprobs",
+    "max_output_tokens",
+    "max_tool_calls",
+    "messages",
+    "metadata",
+    "model",
+    "moderation",
+    "n",
+    "parallel_tool_calls",
+    "previous_response_id",
+    "prompt",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "reasoning",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "stream",
+    "stream_options",
+    "temperature",
+    "text",
+    "tool_choice",
+    "tools",
+    "top_logprobs",
+    "top_p",
+    "truncation",
+    "user",
+    "verbosity",
 ];
 
 /// What a request stands on beside its own words.
@@ -151,10 +176,9 @@ fn settings(fields: &Map<String, Value>, update: &Map<String, Value>, chat: &mut
             chat.extend(response_format(format).map(|format| ("response_format".to_owned(), format)));
         }
     }
-    for key in COPIED {
-        if let Some(value) = given(fields, key) {
-            chat.insert(key.into(), value.clone());
-        }
+    // Sampling and grammars have other names at each server, and what nobody here knows may be meant for it.
+    for (key, value) in fields.iter().filter(|(key, value)| !THEIRS.contains(&key.as_str()) && !value.is_null()) {
+        chat.entry(key.clone()).or_insert_with(|| value.clone());
     }
 }
 

@@ -226,11 +226,13 @@ fn settings_are_taken_over() {
         json!({"model": "m", "input": "x", "stream": false, "max_output_tokens": 9, "temperature": 0.5, "top_p": 1,
         "top_logprobs": 3, "stop": ["a"], "think": false, "seed": null, "truncation": "auto", "store": true,
         "metadata": {"a": "b"}, "user": "u", "reasoning": {"effort": null}, "previous_response_id": null,
+        "grammar": "root ::= \"yes\"", "messages": [], "n": 2, "id_slot": 1,
         "text": {"format": {"type": "json_schema", "name": "n", "schema": schema, "strict": true}}}),
     );
     let format = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": true}});
     let expect = json!({"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": false, "max_tokens": 9,
-        "temperature": 0.5, "top_p": 1, "response_format": format, "stop": ["a"], "think": false});
+        "temperature": 0.5, "top_p": 1, "response_format": format, "stop": ["a"], "think": false,
+        "grammar": "root ::= \"yes\"", "id_slot": 1});
     assert_eq!(got, expect);
     let format =
         |kind: &str| chat(json!({"input": "x", "text": {"format": {"type": kind}}})).get("response_format").cloned();
