@@ -31,6 +31,7 @@ use crate::wire::WireError;
 use crate::wire::dialect::said::{Compaction, Said};
 use crate::wire::dialect::{Dialect, Head, Heard, anthropic, ollama};
 use crate::wire::json::{self, Fields};
+use crate::wire::reply;
 
 /// Fields that refer to what the server would have to remember.
 const MEMORY: [&str; 2] = ["previous_response_id", "conversation"];
@@ -278,7 +279,7 @@ pub(super) async fn told_after(
 
 /// Why a reply of a server's is none, as an `error` in OpenAI's shape: the server's own, where it has one.
 pub(super) fn failure(status: StatusCode, said: &str) -> Value {
-    let own = || reply::error_in(&spelled::lenient(said)?);
+    let own = || reply::error_in(&json::lenient(said)?);
     if let Some(own) = Some(said).filter(|_| !status.is_success()).and_then(|_| own()) {
         return own;
     }
