@@ -480,7 +480,8 @@ fn what_happened(kind: &str, data: &Value) -> String {
             let by = because.map_or_else(String::new, |because| format!(", by {} ({because})", text("upstream")));
             format!("{}: {prompt} tokens in{cached}, {said} out, {seconds:.1} s{by}", text("role"))
         }
-        "failover" => format!("{} had no reply ({}): another server was asked", text("upstream"), text("because")),
+        "gives_way" => format!("a client's helper waits for {}, which works for people", text("upstream")),
+        "failover" => format!("{} did not answer it ({}): another server was asked", text("upstream"), text("because")),
         "request_failed" => {
             let why = data["reason"].as_str().or(data["code"].as_str()).unwrap_or("no reason was given");
             format!("request failed with {}: {}", data["status"], plain::line(why))

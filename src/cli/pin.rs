@@ -124,7 +124,10 @@ pub(super) fn told(answer: &Value, how: &How, done: &str) -> Result<ExitCode, Fa
 pub(crate) fn said(answer: &Value, how: &How, done: &str) -> String {
     let id = plain::line(answer["conversation"].as_str().unwrap_or(""));
     let about = if answer["counted"] == false { "about " } else { "" };
-    let size = |key: &str| format!("{about}{} tokens", tokens(&answer[key]));
+    // The server may have lost meanwhile what it had.
+    let unsure = about.is_empty() && answer["cache"] == "unsure";
+    let again = if unsure { "about " } else { about };
+    let size = |key: &str, about: &str| format!("{about}{} tokens", tokens(&answer[key]));
     let mut page = match (answer["pin"].as_u64(), how.dry_run) {
         (_, true) => format!("{id}: nothing was changed, this is the price\n"),
         (Some(n), false) => format!("{id}: {done}, as pin {n}\n"),
@@ -137,8 +140,8 @@ pub(crate) fn said(answer: &Value, how: &How, done: &str) -> String {
         return page + "it costs nothing of its own\n";
     }
     let (is, reads) = if how.dry_run { ("would be", "would read") } else { ("is", "reads") };
-    page += &format!("the prompt {is} {}, after {}\n", size("after"), size("before"));
-    page += &format!("the server {reads} {} again with the next request", size("evaluated_again"));
+    page += &format!("the prompt {is} {}, after {}\n", size("after", about), size("before", about));
+    page += &format!("the server {reads} {} again with the next request", size("evaluated_again", again));
     if let Some(seconds) = answer["seconds"].as_f64().filter(|_| answer["evaluated_again"].as_u64() > Some(0)) {
         page += &format!(", in about {seconds:.1} s");
     }
@@ -188,6 +191,9 @@ mod tests {
             "c1: nothing was changed, this is the price\nthe prompt would be 1,204 tokens, after 3,562 tokens\n\
              the server would read 900 tokens again with the next request, in about 2.1 s\n"
         );
+        let unsure = json!({"conversation": "c1", "before": 9, "after": 8, "evaluated_again": 900, "counted": true, "cache": "unsure"});
+        let told = said(&unsure, &how(false, true), "undone");
+        assert!(told.contains("would be 8 tokens") && told.contains("would read about 900 tokens again"), "{told}");
         assert!(said(&answer, &how(true, false), "cleared").starts_with("c1: it waits for the next rewrite\n"));
     }
 }

@@ -30,7 +30,7 @@ const TELLING: Tokens = 64;
 const USUAL_MS: f64 = 2000.0;
 
 /// Requests that servers with continuous batching begin at once, where they do not say.
-const BATCHED: u32 = 16;
+pub(super) const BATCHED: u32 = 16;
 
 /// The least of a history that a server is trusted to hold, whatever it reports: some report no cached tokens at all.
 const TRUSTED: f64 = 0.2;
@@ -46,6 +46,8 @@ struct Known {
     down: Option<String>,
     /// Requests that are open there.
     open: usize,
+    /// Requests that it was given.
+    had: u64,
     /// Prompt tokens that it evaluates in a second.
     speed: Option<f64>,
     /// Milliseconds that a request takes.
@@ -149,7 +151,14 @@ impl Routing {
         // Of what it was left with, the share that it kept lately.
         let held = (f64::from(held) * known.kept.unwrap_or(1.0).clamp(TRUSTED, 1.0)) as Tokens;
         // Of those that begin at once, the one with less to do.
-        Server { standing: known.standing(), window, held, waiting: before_it + open, speed: known.speed }
+        Server {
+            standing: known.standing(),
+            window,
+            held,
+            waiting: before_it + open,
+            speed: known.speed,
+            had: known.had,
+        }
     }
 
     pub(super) fn standing(&self, at: usize) -> Standing {
@@ -218,6 +227,7 @@ impl Known {
 pub(in crate::proxy) struct Route {
     servers: Arc<Servers>,
     at: usize,
+    tried: Vec<usize>,
     choice: Choice,
     /// What the server was left with of the history, by the last request there.
     left: Tokens,
@@ -225,9 +235,22 @@ pub(in crate::proxy) struct Route {
 }
 
 impl Route {
-    pub(super) fn begin(servers: &Arc<Servers>, at: usize, choice: Choice, (ends, left): (&Ends, Tokens)) -> Route {
-        servers.routing.with(at, |known| known.open += 1);
-        Route { servers: Arc::clone(servers), at, choice, left, tip: ends.tip() }
+    pub(super) fn begin(
+        servers: &Arc<Servers>,
+        (at, tried): (usize, &[usize]),
+        choice: Choice,
+        (ends, left): (&Ends, Tokens),
+    ) -> Route {
+        servers.routing.with(at, |known| {
+            known.open += 1;
+            known.had += 1;
+        });
+        Route { servers: Arc::clone(servers), at, tried: tried.to_vec(), choice, left, tip: ends.tip() }
+    }
+
+    /// The indexes of the servers that had the request before.
+    pub(in crate::proxy) fn tried(&self) -> &[usize] {
+        &self.tried
     }
 
     /// The index of its server.

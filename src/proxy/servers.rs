@@ -67,6 +67,14 @@ impl Servers {
         others.into_iter().any(|other| !tried.contains(&other) && self.routing.standing(other) != Standing::Draining)
     }
 
+    /// Whether a server of a model that was not tried is ready and has a larger window than this, as far as it was seen.
+    pub(super) fn has_larger(&self, app: &App, tried: &[usize], model: &str, window: Tokens) -> bool {
+        let others = self.places_of(model).unwrap_or_else(|| (0..self.all.len()).collect());
+        let seen = |at: usize| app.measure.windows.last(&self.all[at], model).and_then(|(window, _)| window);
+        let ready = |at: usize| !tried.contains(&at) && self.routing.standing(at) == Standing::Ready;
+        others.into_iter().any(|at| ready(at) && seen(at).is_some_and(|larger| larger > window))
+    }
+
     /// Forgets which servers list which model: one of them is back, and may have another.
     pub(super) fn forget_places(&self) {
         self.places.lock().clear();
@@ -116,6 +124,7 @@ pub(in crate::proxy) async fn route(
     let servers: Vec<Server> = (0..among.len())
         .map(|n| app.servers.routing.server(among[n], &app.servers.all[among[n]], seen[n], held[n]))
         .collect();
+    let before = tried;
     let tried: Vec<usize> = among.iter().enumerate().filter(|(_, at)| tried.contains(at)).map(|(n, _)| n).collect();
     let reply = request.max_tokens.unwrap_or(0).min(app.config.window.output_reserved);
     let choice = choose(prompt, reply, &servers, &tried).ok_or_else(|| {
@@ -124,7 +133,7 @@ pub(in crate::proxy) async fn route(
     let at = among[choice.at];
     let upstream = Arc::clone(&app.servers.all[at]);
     debug!(upstream = upstream.name(), because = choice.because.as_str(), prompt, held = held[choice.at], "routed");
-    Ok((upstream, Some(Route::begin(&app.servers, at, choice, (&ends, held[choice.at])))))
+    Ok((upstream, Some(Route::begin(&app.servers, (at, before), choice, (&ends, held[choice.at])))))
 }
 
 /// [`upstream_of`], for a request that is passed on as it is.

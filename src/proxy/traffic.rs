@@ -3,11 +3,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::App;
+use super::pool::Working;
 use crate::upstream::{Kind, Place, Upstream};
 
 /// Who uses what, by the name of the upstream.
@@ -75,12 +77,18 @@ pub(super) struct Errand {
     traffic: Arc<Traffic>,
     upstream: String,
     stop: CancellationToken,
+    /// Its slot, where nobody waits for it.
+    working: Option<Working>,
 }
 
 impl Errand {
-    /// Done once a client wants another model of the server.
+    /// Done once a client wants another model of the server, or its slot.
     pub(super) async fn stopped(&self) {
-        self.stop.cancelled().await;
+        let Some(working) = &self.working else { return self.stop.cancelled().await };
+        tokio::select! {
+            () = self.stop.cancelled() => {}
+            () = working.stopped() => {}
+        }
     }
 }
 
@@ -118,7 +126,7 @@ impl Traffic {
         let stop = CancellationToken::new();
         let name = upstream.name().to_owned();
         self.0.lock().entry(name.clone()).or_default().errands.push((key(upstream, model), stop.clone()));
-        Errand { traffic: Arc::clone(self), upstream: name, stop }
+        Errand { traffic: Arc::clone(self), upstream: name, stop, working: None }
     }
 
     /// Whether a client uses another model of a server, or waits for it.
@@ -150,18 +158,19 @@ pub(in crate::proxy) async fn using(app: &App, upstream: &Upstream, model: &str)
     app.traffic.begin(upstream, model)
 }
 
-/// Begins work of ours that no request waits for. `None` where the model is not in memory, or a client uses another one of
-/// that server, or waits for it.
+/// Begins work of ours that no request waits for, or only while `needed` is not zero. `None` where the model is not in memory, a
+/// client uses another one of that server or waits for it, or requests take all that the server works on at once.
 pub(in crate::proxy) async fn begin_errand(
     app: &App,
     upstream: &Upstream,
     model: &str,
-    asked: Asked,
+    (asked, needed): (Asked, &Arc<AtomicUsize>),
 ) -> Option<Errand> {
-    let errand = app.traffic.errand(upstream, model);
+    let mut errand = app.traffic.errand(upstream, model);
     if app.traffic.uses_another(upstream, model) || !moves_nothing(app, upstream, model, asked).await {
         return None;
     }
+    errand.working = Some(app.turn.pools.of(upstream.name(), &upstream.canonical(model)).work(needed)?);
     // Somebody may have come meanwhile.
     (!errand.stop.is_cancelled()).then_some(errand)
 }

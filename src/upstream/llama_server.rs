@@ -7,7 +7,9 @@ use serde_json::Value;
 use super::error::Error;
 use super::link::Link;
 use super::names::Names;
-use super::{ASK_LIMIT, COUNT_LIMIT, Held, Loaded, ModelInfo, Slot, Template, query_component, tokens};
+use super::{
+    ASK_LIMIT, COUNT_LIMIT, Held, Loaded, ModelInfo, SLOT_LIMIT, Slot, SlotFile, Template, query_component, tokens,
+};
 use crate::wire::json;
 use crate::wire::parts::Takes;
 
@@ -75,6 +77,18 @@ pub(super) async fn slots(link: &Link, router: bool, model: &str) -> Vec<Slot> {
         })
     };
     answer.as_array().into_iter().flatten().filter_map(read).collect()
+}
+
+/// Writes a slot to a file, or reads it from there (tools/server/README.md, "POST /slots/{id_slot}?action=save"). Without
+/// `--slot-save-path` that is a 501.
+pub(super) async fn slot_file(link: &Link, slot: u32, action: &str, file: &str) -> Result<SlotFile, Error> {
+    let body = serde_json::json!({ "filename": file }).to_string();
+    let told = link.post(&format!("/slots/{slot}?action={action}"), body, SLOT_LIMIT).await?;
+    let done = tokens(&told["n_saved"]).or_else(|| tokens(&told["n_restored"])).filter(|tokens| *tokens > 0);
+    let tokens = done.ok_or_else(|| link.protocol(format!("did not {action} the slot")))?;
+    let timings = &told["timings"];
+    let milliseconds = timings["save_ms"].as_f64().or(timings["restore_ms"].as_f64());
+    Ok(SlotFile { tokens, milliseconds })
 }
 
 /// A chat request that is to be answered in one slot, unless it names one itself. It is megabytes at times, and is read only where

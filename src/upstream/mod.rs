@@ -54,6 +54,8 @@ const SILENT_FOR: Duration = Duration::from_secs(2);
 const ASK_LIMIT: Duration = Duration::from_secs(10);
 /// The limit on counting the tokens of a prompt, which may be megabytes.
 const COUNT_LIMIT: Duration = Duration::from_secs(60);
+/// The limit on writing a slot to a file, and on reading it back: gigabytes, at times.
+const SLOT_LIMIT: Duration = Duration::from_secs(30);
 /// The limit on describing a model's file, vocabulary included: up to 20 MB, over whatever network.
 const DESCRIBE_LIMIT: Duration = Duration::from_secs(120);
 /// The limit on loading a model. Ollama itself gives up after 5 minutes without progress.
@@ -253,6 +255,15 @@ pub struct Slot {
     pub task: Option<u64>,
     /// Tokens that it holds: the last prompt, and the reply but for its last token.
     pub held: Option<u32>,
+}
+
+/// What was written to a file of a slot, or read from there.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SlotFile {
+    /// Tokens of the prompt.
+    pub tokens: u32,
+    /// How long it took, where the server says.
+    pub milliseconds: Option<f64>,
 }
 
 /// One inference server.
@@ -603,6 +614,22 @@ impl Upstream {
             Ok(Kind::OpenAi(Flavor::LlamaSwap)) => llama_swap::slots(&self.link, &self.swaps, model).await,
             _ => Vec::new(),
         }
+    }
+
+    /// Has a llama-server write what a slot holds to a file in its `--slot-save-path`. One that works waits until it is done.
+    ///
+    /// # Errors
+    /// Where it was started without such a path, or does not answer.
+    pub async fn save_slot(&self, slot: u32, file: &str) -> Result<SlotFile, Error> {
+        self.noting(llama_server::slot_file(&self.link, slot, "save", file).await)
+    }
+
+    /// Has a llama-server take back into a slot what [`Upstream::save_slot`] wrote.
+    ///
+    /// # Errors
+    /// Where it has no such file, or that is of another model.
+    pub async fn restore_slot(&self, slot: u32, file: &str) -> Result<SlotFile, Error> {
+        self.noting(llama_server::slot_file(&self.link, slot, "restore", file).await)
     }
 
     /// Whether [`Upstream::count`] is worth a try: the server can count the tokens of a chat request.

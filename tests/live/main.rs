@@ -32,5 +32,6 @@ mod restart;
 mod routing;
 mod sdk;
 mod shown;
+mod slots;
 mod summary;
 mod support;

@@ -670,6 +670,26 @@ def without_server(browser, program, folder, id, environment):
         accessible(browser, "the requests")
 
 
+def fleet(browser, program, folder, model, environment):
+    """Of several servers, the overview says which gets no requests, and why."""
+    with running(model, "listening", stderr=subprocess.DEVNULL) as ready:
+        # Nothing listens on port 9, "discard".
+        servers = ["--upstream", "http://127.0.0.1:9", "--upstream", ready.split()[-1]]
+        serve = [program, "serve", "--data-dir", f"{folder}/fleet", "--listen", "127.0.0.1:0", *servers]
+        with running(serve, "listening on", env=environment, cwd=folder) as line:
+            url = line.split()[-1]
+            chat(url, [{"role": "user", "content": "Is anybody there?"}], max_tokens=1)
+            browser.open(url)
+            unlocked(browser)
+            state = "return [...document.querySelectorAll('#fleet tbody tr')].map((row) => row.cells[1].innerText.split('\\n')[0]).join()"
+            browser.until("one is down, one ready", f"return (() => {{ {state} }})() === 'down,ready'")
+            listed = call("GET", f"{url}/windowsill/upstreams", headers={"Authorization": f"Bearer {KEY}"})[0]["upstreams"]
+            call("POST", f"{url}/windowsill/upstreams/{listed[1]['upstream']}/drain", {}, {"Authorization": f"Bearer {KEY}"})
+            browser.open(url)
+            browser.until("it is drained", f"return (() => {{ {state} }})().startsWith('down,draining')")
+            accessible(browser, "several servers")
+
+
 def failing(url):
     """The status that a request to a server that is gone gets."""
     try:
@@ -711,6 +731,7 @@ def main():
                 spare(browser, program, folder, model, environment)
                 if docs:
                     full(browser, url, shots)
+                fleet(browser, program, folder, model, environment)
                 without_server(browser, program, folder, session.id, environment)
             except BaseException:
                 browser.shot(shots or pathlib.Path(tempfile.gettempdir()), "failed")
@@ -740,6 +761,8 @@ def everything(browser, session):
     hostile(browser, url, chat(url, [{"role": "user", "content": HOSTILE}], max_tokens=1)[1])
     live(browser, url)
     long(browser, url, long_talk(url, 20_000))
+    dropped = call("GET", f"{url}/windowsill/events?last=200&kind=silent_truncation", headers={"Authorization": f"Bearer {KEY}"})[0]["events"]
+    assert not dropped, f"the server dropped nothing: {dropped}"
     wrong = [entry["message"] for entry in browser.do("POST", "/se/log", {"type": "browser"}) if entry["level"] == "SEVERE"]
     wrong = [message for message in wrong if " 401 " not in message and " 409 " not in message]
     assert not wrong, "\n".join(wrong)

@@ -73,6 +73,52 @@ fn a_prompt_whose_slot_was_taken_is_priced_whole() {
     assert_eq!(seen["warm_tokens"], Value::Null);
 }
 
+/// A restart of windowsill loses no cache, and one of the server loses all of it: a price goes by what the server shows, and says
+/// that it is not sure where that tells nothing.
+#[test]
+fn a_price_knows_who_was_restarted() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let slots = Arc::new(parking_lot::Mutex::new(json!([])));
+    let told = Arc::clone(&slots);
+    fake.script(move |seen| match seen.path() {
+        "/slots" => Play::Json(200, told.lock().clone()),
+        _ => Play::Usual,
+    });
+    let toml = "[context]\nbackground = false\n";
+    let mut proxy = TestProxy::with(&[fake.url()], toml);
+    let sent = talk("garden").call("c", "read", json!({})).result("c", &prose(9, 900));
+    let id = begun(&proxy, &sent);
+    let prompt = insight(&proxy, &id, has_requests(1))["requests"][0]["prompt_tokens"].clone();
+    let slot =
+        |held: &Value| json!([{"id": 0, "n_ctx": 4096, "is_processing": false, "id_task": 1, "n_prompt_tokens": held}]);
+    let clear = json!({"message": sent.messages.len() - 2, "dry_run": true});
+    let price = |proxy: &TestProxy| ask(proxy, &id, "clear", &clear).ok().json();
+    *slots.lock() = slot(&prompt);
+    let warm = price(&proxy);
+    assert_eq!(warm["cache"], "held", "{warm}");
+    assert!(warm["evaluated_again"].as_u64() < warm["after"].as_u64(), "{warm}");
+    // Only windowsill was restarted.
+    proxy = TestProxy::at(proxy.stop(), &[fake.url()], toml);
+    let again = price(&proxy);
+    assert_eq!((&again["cache"], &again["evaluated_again"]), (&json!("held"), &warm["evaluated_again"]), "{again}");
+    // The server was: none of its slots was ever used.
+    *slots.lock() = json!([{"id": 0, "n_ctx": 4096, "is_processing": false}]);
+    let gone = price(&proxy);
+    assert_eq!((&gone["cache"], &gone["evaluated_again"]), (&json!("gone"), &gone["after"]), "{gone}");
+    assert!(gone["note"].as_str().unwrap().contains("was started"), "{gone}");
+    // Another prompt stands there: the server may keep this one in RAM.
+    *slots.lock() = slot(&json!(77));
+    let taken = price(&proxy);
+    assert_eq!((&taken["cache"], &taken["evaluated_again"]), (&json!("unsure"), &taken["after"]), "{taken}");
+    assert!(taken["note"].as_str().unwrap().contains("--cache-ram"), "{taken}");
+    // It shows no slots, and nothing tells.
+    *slots.lock() = json!([]);
+    assert_eq!(price(&proxy)["cache"], "unsure");
+    let out = proxy.cli(&["clear", &id, &(sent.messages.len() - 2).to_string(), "--dry-run"]);
+    let words = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(words.contains("would read about "), "{words} {}", String::from_utf8_lossy(&out.stderr));
+}
+
 #[test]
 fn a_fold_that_no_model_writes_has_no_price_of_writing() {
     let fake = Fake::start(Kind::LlamaServer, 4096);

@@ -92,6 +92,22 @@ fn source<'a>(resolved: &'a Resolved, key: &str) -> (&'a str, &'a str) {
     (value, source)
 }
 
+/// The config of `packaging/kustomize` starts, and names each server that its manifests start.
+#[test]
+fn the_config_of_the_manifests_is_a_good_one() {
+    let read = |file: &str| std::fs::read_to_string(root().join("packaging/kustomize").join(file)).unwrap();
+    let config = Case::new(&read("config.toml")).var("WINDOWSILL_API_KEY", "secret").load();
+    let servers = read("llama.yaml");
+    assert!(servers.contains(&format!("replicas: {}", config.upstreams.len())), "{servers}");
+    for (n, upstream) in config.upstreams.iter().enumerate() {
+        assert_eq!(
+            (&*upstream.name, &*upstream.url),
+            (&*format!("llama-{n}"), &*format!("http://llama-{n}.llama:8080"))
+        );
+    }
+    assert_eq!(config.listen.port(), 8484);
+}
+
 #[test]
 fn every_bad_config_is_answered_in_full() {
     let folder = root().join("tests/config/bad");

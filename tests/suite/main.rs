@@ -37,6 +37,7 @@ mod fuzz;
 mod gauge;
 mod generate;
 mod guard;
+mod helpers;
 mod hostile;
 mod house;
 mod inside;

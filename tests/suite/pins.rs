@@ -270,3 +270,44 @@ fn words_that_the_user_said_and_pins_are_said_once_and_stay_when_they_are_pinned
         goes_on(20, 10);
     }
 }
+
+/// A pin is taken back by itself, and an undo is about rewrites: what was unpinned does not come back with an older view.
+#[test]
+fn an_undo_behind_an_unpin_brings_no_pin_back() {
+    let sent = talk();
+    let it = Pinned::of(4096, "[context]\nbackground = false\n", &sent);
+    let before = it.forwarded(&sent);
+    it.ask("pins", &json!({"text": RULE})).ok();
+    assert_eq!(it.ask("undo", &json!({})).error().0, "nothing_to_do", "nothing but a pin");
+    it.ask("compact", &json!({})).ok();
+    it.unpin(1).ok();
+    it.ask("undo", &json!({})).ok();
+    let undone = it.forwarded(&sent);
+    assert!(!undone.contains(RULE), "{undone}");
+    assert_eq!(undone, before, "the fold is undone");
+    let rewrites = it.proxy.get("/windowsill/events?kind=context_compaction").ok().json();
+    let actions: Vec<&str> =
+        rewrites["events"].as_array().unwrap().iter().map(|e| e["data"]["action"].as_str().unwrap()).collect();
+    assert_eq!(actions, ["pin", "summarize", "unpin", "undo"]);
+    // What is pinned by then stays, and undo again folds again.
+    it.ask("pins", &json!({"text": RULE})).ok();
+    it.ask("undo", &json!({})).ok();
+    let again = it.forwarded(&sent);
+    assert!(again.contains(RULE) && again.len() < before.len(), "{again}");
+}
+
+/// The sentence and the rows tell one number: what a pin keeps is not folded.
+#[test]
+fn a_fold_counts_no_message_that_a_pin_kept() {
+    let mut sent = talk();
+    let it = Pinned::of(4096, "[context]\nbackground = false\n", &sent);
+    sent = sent.assistant(&prose(40, 800)).user("And then?");
+    it.forwarded(&sent);
+    it.ask("pins", &json!({"message": 3})).ok();
+    it.ask("compact", &json!({})).ok();
+    let seen = it.proxy.get(&format!("{}/insight", it.base)).ok().json();
+    let told = seen["rewrites"].as_array().unwrap().iter().find(|e| e["data"]["action"] == "summarize").unwrap();
+    let rows = it.proxy.get(&format!("{}/messages", it.base)).ok().json();
+    let folded = rows["messages"].as_array().unwrap().iter().filter(|row| row["became"] == "folded").count();
+    assert!(told["told"].as_str().unwrap().starts_with(&format!("Folded {folded} messages")), "{told}, {rows}");
+}

@@ -203,6 +203,9 @@ fn a_drained_server_ends_what_is_open_and_gets_nothing_more() {
     assert_eq!(first.answer().status, 200, "what was open ends");
     proxy.eventually("/windowsill/upstreams", |all| all["upstreams"][0]["open"] == 0);
     assert_eq!((one.count(), other.count()), (1, 3));
+    let doctor = String::from_utf8(proxy.cli(&["doctor"]).stdout).unwrap();
+    assert!(doctor.contains("sends no new requests to `up0`: it is drained"), "{doctor}");
+    assert!(doctor.contains("windowsill drain up0 --undo") && !doctor.contains("to `up1`"), "{doctor}");
     assert!(proxy.cli(&["drain", "up1"]).status.success());
     let refused = proxy.chat(&chat().user("hi"));
     assert_eq!(
@@ -237,4 +240,41 @@ fn what_passes_through_goes_to_a_server_that_is_there() {
     let answer = proxy.post("/v1/chat/completions", &[("x-windowsill", "off")], body.as_bytes());
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert!(Instant::now() < until);
+}
+
+/// Its window is too small, which shows in its refusal: another server has room for all of it, so nothing is rewritten.
+#[test]
+fn what_a_server_refuses_as_too_long_goes_to_one_with_a_larger_window() {
+    let long = || chat().user(&prose(3, 9_000)).assistant("Yes.").user(&prose(4, 3_000));
+    for path in PATHS {
+        let small = Fake::start(Kind::OpenAi, 1024);
+        let large = Fake::start(Kind::Vllm, 16_384);
+        let proxy = TestProxy::with(&[small.url(), large.url()], "[context]\nbackground = false\n");
+        let mut asked: Value = serde_json::from_slice(&asked(path, false)).unwrap();
+        match path {
+            "/v1/responses" => asked["input"] = json!(prose(3, 12_000)),
+            _ => asked["messages"] = long().value()["messages"].clone(),
+        }
+        let answer = proxy.post(path, &[], asked.to_string().as_bytes()).ok();
+        assert_eq!((by(&answer).0.as_str(), answer.header("x-windowsill-action")), ("up1", Some("none")), "{path}");
+        assert_eq!((small.count(), large.count()), (1, 1), "{path}");
+        let events = proxy.eventually("/windowsill/events?kind=failover", |all| all["events"][0].is_object());
+        assert!(events["events"][0]["data"]["because"].as_str().unwrap().contains("larger window"), "{events}");
+        // Where the large one fails, the small one gets what fits it.
+        large.script(|seen| if seen.is_main() { Play::Json(502, json!({"error": "gone"})) } else { Play::Usual });
+        let answer = proxy.post(path, &[], asked.to_string().as_bytes());
+        if path != "/v1/responses" {
+            assert_eq!((answer.status, by(&answer).0.as_str()), (200, "up0"), "{path}: {}", answer.text());
+        }
+    }
+}
+
+#[test]
+fn new_conversations_spread_over_servers_that_are_as_good() {
+    let (one, other, proxy) = two(Kind::LlamaServer);
+    for n in 0..8 {
+        proxy.chat(&chat().user(&format!("Question {n}."))).ok();
+    }
+    let (one, other) = (one.count(), other.count());
+    assert!(one >= 3 && other >= 3, "{one} and {other}");
 }

@@ -6,6 +6,9 @@ use crate::conversation::Tokens;
 /// Prompt tokens a second, where no server's speed was measured yet.
 pub const USUAL_SPEED: f64 = 500.0;
 
+/// Steps between a speed and ten times that: 15 % each.
+const STEPS: f64 = 16.0;
+
 /// The state of a server, which decides if it may get a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
@@ -30,6 +33,8 @@ pub struct Server {
     pub waiting: f64,
     /// Prompt tokens that it evaluates in a second; `None` where that was not measured yet.
     pub speed: Option<f64>,
+    /// Requests that it had so far.
+    pub had: u64,
 }
 
 /// Why a server was chosen, in one word.
@@ -79,7 +84,8 @@ pub struct Choice {
 }
 
 /// Chooses a server for a prompt of so many tokens, whose reply may take `reply` more. Those in `tried` are out of the question.
-/// `None` where no server is left. Of servers that are as good, the one that holds most is taken, then the first.
+/// `None` where no server is left. Of servers that are as good, the one that holds most is taken, then the one that had the fewest
+/// requests, so that conversations which are new everywhere spread over them.
 pub fn choose(prompt: Tokens, reply: Tokens, servers: &[Server], tried: &[usize]) -> Option<Choice> {
     let left =
         || servers.iter().enumerate().filter(|(at, one)| !tried.contains(at) && one.standing != Standing::Draining);
@@ -98,7 +104,9 @@ pub fn choose(prompt: Tokens, reply: Tokens, servers: &[Server], tried: &[usize]
     let judged = among.iter().map(|at| judged(*at, prompt, &servers[*at], speed));
     let best = judged.min_by(|a, b| {
         let held = |one: &Choice| std::cmp::Reverse(servers[one.at].held);
-        a.milliseconds.total_cmp(&b.milliseconds).then(held(a).cmp(&held(b))).then(a.at.cmp(&b.at))
+        let had = |one: &Choice| servers[one.at].had;
+        let as_good = held(a).cmp(&held(b)).then(had(a).cmp(&had(b))).then(a.at.cmp(&b.at));
+        a.milliseconds.total_cmp(&b.milliseconds).then(as_good)
     })?;
     let most = among.iter().map(|at| servers[*at].held).max().unwrap_or(0);
     let because = match () {
@@ -114,7 +122,7 @@ pub fn choose(prompt: Tokens, reply: Tokens, servers: &[Server], tried: &[usize]
 
 fn judged(at: usize, prompt: Tokens, server: &Server, usual: f64) -> Choice {
     let new = prompt.saturating_sub(server.held);
-    let speed = server.speed.filter(|speed| speed.is_finite() && *speed > 0.0).unwrap_or(usual);
+    let speed = about(server.speed.filter(|speed| speed.is_finite() && *speed > 0.0).unwrap_or(usual));
     let waiting = if server.waiting.is_finite() { server.waiting.max(0.0) } else { 0.0 };
     Choice {
         at,
@@ -123,6 +131,11 @@ fn judged(at: usize, prompt: Tokens, server: &Server, usual: f64) -> Choice {
         new,
         milliseconds: waiting + f64::from(new) / speed * 1000.0,
     }
+}
+
+/// A measured speed, as exact as it is: no server is the better one for a few tokens a second.
+fn about(speed: f64) -> f64 {
+    10f64.powf((speed.log10() * STEPS).round() / STEPS)
 }
 
 /// The speed of a server that was not measured yet: that of the others, in the mean.
@@ -139,7 +152,7 @@ mod tests {
     use super::*;
 
     const READY: Server =
-        Server { standing: Standing::Ready, window: None, held: 0, waiting: 0.0, speed: Some(1000.0) };
+        Server { standing: Standing::Ready, window: None, held: 0, waiting: 0.0, speed: Some(1000.0), had: 0 };
 
     fn chosen(prompt: Tokens, servers: &[Server]) -> (usize, Because) {
         let choice = choose(prompt, 0, servers, &[]).unwrap();
@@ -155,6 +168,15 @@ mod tests {
         let slow = Server { speed: Some(50.0), held: 9_000, ..READY };
         assert_eq!(chosen(10_000, &[READY, slow]), (0, Because::Sooner), "1,000 tokens take it 20 seconds");
         assert_eq!(chosen(10_000, &[READY, READY]), (0, Because::First));
+    }
+
+    #[test]
+    fn what_is_new_everywhere_spreads_over_servers_that_are_as_good() {
+        let had = |had, speed| Server { had, speed: Some(speed), ..READY };
+        assert_eq!(chosen(10_000, &[had(9, 1003.0), had(8, 998.0), had(8, 1001.0)]), (1, Because::First));
+        assert_eq!(chosen(10_000, &[had(9, 2000.0), had(0, 1000.0)]), (0, Because::First), "twice as fast");
+        let busy = Server { waiting: 1.0, ..had(0, 1000.0) };
+        assert_eq!(chosen(10_000, &[busy, had(9, 1000.0)]), (1, Because::First), "the one with less to do");
     }
 
     #[test]
@@ -181,8 +203,9 @@ mod tests {
         ];
         let window = proptest::option::of(1_000u32..200_000);
         let speed = proptest::option::of(prop_oneof![9 => 1.0f64..20_000.0, 1 => Just(f64::NAN)]);
-        (standing, window, 0u32..150_000, 0.0f64..120_000.0, speed)
-            .prop_map(|(standing, window, held, waiting, speed)| Server { standing, window, held, waiting, speed })
+        (standing, window, 0u32..150_000, 0.0f64..120_000.0, speed, 0u64..9).prop_map(
+            |(standing, window, held, waiting, speed, had)| Server { standing, window, held, waiting, speed, had },
+        )
     }
 
     proptest! {

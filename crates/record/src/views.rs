@@ -89,21 +89,22 @@ impl Store {
         self.inner.read(read::rules)
     }
 
-    /// The view that a history had before the one it has; an empty one where that was its first, `None` where it has none.
+    /// The view that a history had before the one it has, as `today` makes each: the newest that is another one then, and an empty
+    /// one where there is none. `None` where it has no view.
     ///
     /// # Errors
     /// When the database cannot be read.
-    pub fn earlier_view(&self, chain: &[Digest]) -> Result<Option<View>, Error> {
+    pub fn earlier_view(&self, chain: &[Digest], today: impl Fn(View) -> View) -> Result<Option<View>, Error> {
         let Some((_, now)) = self.view(chain)? else { return Ok(None) };
         let mut row = self.inner.read(|conn| read::view_before(conn, chain, i64::MAX))?;
         while let Some(before) = row {
-            let view = self.inner.with(|conn| read::view(conn, &self.inner.path, before))?;
+            let view = today(self.inner.with(|conn| read::view(conn, &self.inner.path, before))?);
             if view.edits != now.edits {
                 return Ok(Some(view));
             }
             row = self.inner.read(|conn| read::view_before(conn, chain, before))?;
         }
-        Ok(Some(View { messages: now.messages, ..View::default() }))
+        Ok(Some(today(View { messages: now.messages, ..View::default() })))
     }
 
     /// How much of a history is known, and to which conversation; `None` when not even its first message is.

@@ -402,9 +402,10 @@ impl State {
 /// A price in words.
 fn priced(price: &Value) -> String {
     let mut words = format!(
-        "{} -> {} tokens; the next request reads {} of them again",
+        "{} -> {} tokens; the next request reads {}{} of them again",
         tokens(&price["before"]),
         tokens(&price["after"]),
+        if price["cache"] == "unsure" { "about " } else { "" },
         tokens(&price["evaluated_again"])
     );
     let seconds = |name: &str| price[name].as_f64().map(|n| format!("about {n:.0} s"));

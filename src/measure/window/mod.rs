@@ -402,6 +402,11 @@ impl Windows {
         Some((window(entry, &NumCtx::Loaded).tokens, entry.loaded.slots))
     }
 
+    /// What tells the load that a model was last seen with from others. Asks nobody.
+    pub fn identity(&self, upstream: &Upstream, model: &str) -> Option<String> {
+        self.entries.lock().get(&key(upstream, model)).map(|entry| entry.loaded.identity.clone())
+    }
+
     /// What was decided for a model with `num_ctx = "fit"`, if anything was.
     pub fn decision(&self, upstream: &Upstream, model: &str) -> Option<Decision> {
         let key = key(upstream, model);

@@ -3,14 +3,15 @@
 //! sent for evaluation, so that the next request finds it in the server's cache.
 //!
 //! A request of the same conversation always goes first: it stops whatever is under way here. So does a request for another
-//! model of the same server, and nothing is begun for a model that is not in memory (`proxy/traffic.rs`).
+//! model of the same server, and nothing is begun for a model that is not in memory (`proxy/traffic.rs`). So does a request of
+//! another conversation that has no slot left (`proxy/pool.rs`).
 
 pub mod background;
 pub(super) mod retention;
 pub(super) mod title;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::{FutureExt as _, StreamExt as _};
@@ -133,10 +134,10 @@ fn work_ahead(app: &Arc<App>, of: Accounted) {
         };
         let (size, id) = (prepared.request.body.len(), prepared.id.clone());
         let behind = Behind { upstream, headers, prepared, outcome, window, used, step, told };
-        let (worker, asking) = (Arc::clone(&owned), Arc::clone(&making.asking));
+        let (worker, asking, waiting) = (Arc::clone(&owned), Arc::clone(&making.asking), Arc::clone(&making.waiting));
         let work = async move {
             tokio::time::sleep(wait).await;
-            make_ahead(&worker, &behind, brief, fold, &asking).await;
+            make_ahead(&worker, &behind, (brief, fold), (&asking, &waiting)).await;
         };
         tokio::select! {
             () = making.cancel.cancelled() => {}
@@ -153,10 +154,15 @@ fn work_ahead(app: &Arc<App>, of: Accounted) {
 
 /// Makes a brief, a fold, or both, while the conversation's model is in memory and nobody wants another one there. What is
 /// not made is due again behind the next reply.
-async fn make_ahead(app: &Arc<App>, behind: &Behind, brief: bool, fold: bool, asking: &AtomicBool) {
+async fn make_ahead(
+    app: &Arc<App>,
+    behind: &Behind,
+    (brief, fold): (bool, bool),
+    (asking, waiting): (&AtomicBool, &Arc<AtomicUsize>),
+) {
     let Behind { upstream, prepared, .. } = behind;
-    let Some(errand) = begin_errand(app, upstream, &prepared.request.model, Asked::Own).await else {
-        debug!(conversation = %prepared.id, "nothing is made ahead: its model is not in memory, or another one is wanted");
+    let Some(errand) = begin_errand(app, upstream, &prepared.request.model, (Asked::Own, waiting)).await else {
+        debug!(conversation = %prepared.id, "nothing is made ahead: others are served, its model is not in memory, or another one is wanted");
         return;
     };
     let work = async {
@@ -170,7 +176,7 @@ async fn make_ahead(app: &Arc<App>, behind: &Behind, brief: bool, fold: bool, as
         }
     };
     tokio::select! {
-        () = errand.stopped() => debug!(conversation = %prepared.id, "stopped: another model is wanted"),
+        () = errand.stopped() => debug!(conversation = %prepared.id, "stopped: its slot, or another model, is wanted"),
         () = work => {}
     }
 }

@@ -59,8 +59,9 @@ pub(in crate::proxy) fn title_behind(app: &Arc<App>, prepared: &Prepared) {
     }
     let owned = Arc::clone(app);
     app.tasks.spawn(async move {
-        let Some(errand) = begin_errand(&owned, &other, &model.model, Asked::Other).await else {
-            debug!(conversation = %id, "no title yet: asking would push another model out of memory");
+        let Some(errand) = begin_errand(&owned, &other, &model.model, (Asked::Other, &Arc::default())).await
+        else {
+            debug!(conversation = %id, "no title yet: others are served, or asking would push another model out of memory");
             return owned.lives.with(&id, |live| live.work.titled = false);
         };
         let asked = tokio::select! {

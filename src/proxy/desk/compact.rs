@@ -271,7 +271,7 @@ async fn fold_now(app: &App, ground: &Ground, fold: &Fold<'_>, started: Instant)
     let because = fold.plan.because.clone();
     let done = json!({
         "conversation": ground.row.id, "before": price.before, "after": price.after,
-        "evaluated_again": price.again, "counted": price.counted, "written_by_a_model": written.is_some(),
+        "evaluated_again": price.again, "counted": price.counted, "cache": price.cache.as_str(), "written_by_a_model": written.is_some(),
         "because": reasons(&because, price.before, price.after), "brief": view.brief().map(str::to_owned),
     });
     let asked = Asked { action: "summarize", because, focus: fold.focus, started };

@@ -30,3 +30,4 @@ pub(super) mod sight;
 pub(super) mod steer;
 pub(super) mod timeline;
 pub(super) mod trace;
+pub(super) mod warm;

@@ -13,15 +13,16 @@ use super::record::{row_of, spoken};
 use super::steer::{fitting, note_steered, why};
 use super::timeline::view_of;
 use crate::clock::now_ms;
-use crate::conversation::edit::{Edit, View};
-use crate::conversation::{Tokens, step};
+use crate::conversation::Tokens;
+use crate::conversation::edit::Edit;
 use crate::measure::tokens;
-use crate::proxy::state::standing::{ALL_PINS, LARGEST_PIN, Pinned, Standing, What, held, matched, standing_of, text};
+use crate::proxy::state::standing::{ALL_PINS, LARGEST_PIN, Pinned, Standing, What, matched, standing_of, text};
 use crate::proxy::state::steer::{Steer, When};
+use crate::proxy::turn::repinned::with_pins;
 use crate::proxy::turn::steering::absent;
 use crate::proxy::{App, Error, aside, grouped};
 use crate::store::{About, Batch};
-use crate::{brief, pinned, plan};
+use crate::{pinned, plan};
 
 /// Pins of one conversation.
 const MOST: usize = 100;
@@ -149,7 +150,9 @@ async fn restand(
     let started = Instant::now();
     let id = &ground.row.id;
     let view = match when {
-        When::Now => pinned_view(app, ground, &standing),
+        When::Now => {
+            with_pins(app, &ground.subject(), (&ground.facts, ground.policy()), ground.old().clone(), &standing)
+        }
         When::NextBreak => ground.old().clone(),
     };
     let changes = view.edits != ground.old().edits;
@@ -173,44 +176,6 @@ async fn restand(
         note_steered(app, id, action, when);
     }
     Ok(priced(app, ground, &price, when, dry_run))
-}
-
-/// The view with what is pinned in it: texts in front of the brief, messages where they stand in the history.
-fn pinned_view(app: &App, ground: &Ground, standing: &Standing) -> View {
-    let conversation = &ground.request.conversation;
-    let held =
-        held(app, &ground.situation.key, standing, &ground.policy().pins, &conversation.body, ground.facts.window);
-    let mut view = ground.old().clone();
-    for at in &held.messages {
-        view.edits.retain(|edit| matches!(edit, Edit::Fold { .. }) || !edit.touches(*at));
-    }
-    let units = step::units(&conversation.body);
-    let whole = |at: &usize| units.iter().find(|unit| (unit.start..unit.end).contains(at)).copied();
-    let mut has_fold = false;
-    for edit in &mut view.edits {
-        let Edit::Fold { from, to, keep, brief, .. } = edit else { continue };
-        has_fold = true;
-        let back = held.messages.iter().filter(|at| (*from..*to).contains(*at)).filter_map(whole);
-        keep.extend(back.flat_map(|unit| unit.start..unit.end).filter(|at| (*from..*to).contains(at)));
-        keep.sort_unstable();
-        keep.dedup();
-        let block = pinned::block(&held.texts, &|at| !(*from..*to).contains(&at) || keep.contains(&at));
-        // Words of the user that are pinned no more stand where the user's words do.
-        let mut words = brief::said_by(pinned::texts(brief), &conversation.body, *from..*to);
-        let mut said = pinned::texts(&block);
-        words.retain(|text| !said.contains(text));
-        said.extend(brief::said_in(&conversation.body, keep));
-        let told = brief::without_words(&brief::with_words(pinned::without(brief), &words), &said);
-        *brief = Arc::from(pinned::with(&told, &block));
-    }
-    let block = pinned::block(&held.texts, &|_| true);
-    if !has_fold && !block.is_empty() {
-        let at = plan::anchor(conversation, &ground.facts, &ground.policy().policy);
-        let (keep, unread) = (Vec::new(), Vec::new());
-        view.edits.insert(0, Edit::Fold { from: at, to: at, keep, brief: Arc::from(block), unread, read: Some(at) });
-    }
-    view.edits.retain(|edit| !matches!(edit, Edit::Fold { from, to, brief, .. } if from == to && brief.is_empty()));
-    view
 }
 
 /// What may be pinned; refused with numbers where it takes too much.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::compact::Ground;
 use super::sight::measured_speed;
 use super::steer::regions_with;
+use super::warm::{Cache, cache_of};
 use crate::conversation::Tokens;
 use crate::conversation::edit::{Edit, View};
 use crate::measure::{Sureness, count, tokens};
@@ -14,7 +15,6 @@ use crate::plan::Lines;
 use crate::plan::rewrite::{self, Out};
 use crate::proxy::state::gauge::{Gauge, Marks};
 use crate::proxy::state::steer::When;
-use crate::proxy::turn::slots::is_taken;
 use crate::proxy::{App, grouped};
 use crate::wire::openai_chat::{self, Request};
 
@@ -29,8 +29,8 @@ pub(in crate::proxy) struct Price {
     pub(in crate::proxy) again: Tokens,
     /// Whether that was counted, and not estimated.
     pub(in crate::proxy) counted: bool,
-    /// Whether another prompt took the place of this one at the server: all of it is read again, whatever is changed.
-    pub(in crate::proxy) taken: bool,
+    /// Whether the server still has what was sent last.
+    pub(in crate::proxy) cache: Cache,
 }
 
 /// A prompt as it would be forwarded.
@@ -44,16 +44,15 @@ impl Price {
     /// What it costs to leave things as they are until the next break.
     pub(in crate::proxy) fn nothing(ground: &Ground) -> Price {
         let now = ground.gauge();
-        Price { before: now, after: now, again: 0, counted: ground.is_counted(), taken: false }
+        Price { before: now, after: now, again: 0, counted: ground.is_counted(), cache: Cache::Held }
     }
 }
 
 /// What it costs to have this view with the next request.
 pub(in crate::proxy) async fn price_of(app: &App, ground: &Ground, view: &View) -> Price {
     let price = price_in_place(app, ground, view).await;
-    let held = app.lives.with(&ground.row.id, |live| live.prompt.held);
-    let slots = ground.situation.upstream.slots(&ground.request.model).await;
-    if is_taken(&slots, held) { Price { again: price.after, taken: true, ..price } } else { price }
+    let cache = cache_of(app, &ground.row, (&ground.situation.upstream, &ground.request.model)).await;
+    Price { again: if cache.reads_all() { price.after } else { price.again }, cache, ..price }
 }
 
 /// The same where the server still holds what was sent last.
@@ -77,7 +76,7 @@ async fn price_in_place(app: &App, ground: &Ground, view: &View) -> Price {
     let outside = if follows { i64::from(ground.gauge()) - i64::from(before) } else { 0 };
     let shift = |n: Tokens| Tokens::try_from((i64::from(n) + outside).max(0)).unwrap_or(Tokens::MAX);
     let counted = ground.has_head || ground.is_counted();
-    Price { before: shift(before), after: shift(after), again, counted, taken: false }
+    Price { before: shift(before), after: shift(after), again, counted, cache: Cache::Held }
 }
 
 /// A price where nobody can count: by what the plan's facts say of both views.
@@ -96,7 +95,7 @@ fn estimated_price(app: &App, ground: &Ground, view: &View, (held, old, next): (
         }
         false => after,
     };
-    Price { before, after, again, counted: false, taken: false }
+    Price { before, after, again, counted: false, cache: Cache::Held }
 }
 
 /// Tokens of the tool that reads back what left the prompt.
@@ -182,14 +181,11 @@ pub(in crate::proxy) fn priced(app: &App, ground: &Ground, price: &Price, when: 
     let line = lines.fold_at;
     let mut out = json!({
         "conversation": ground.row.id, "dry_run": dry_run, "when": when, "before": price.before,
-        "after": price.after, "evaluated_again": price.again, "counted": price.counted, "limit": lines.limit,
+        "after": price.after, "evaluated_again": price.again, "counted": price.counted, "cache": price.cache.as_str(), "limit": lines.limit,
         "tokens_per_second": speed, "seconds": speed.map(|s| f64::from(price.again) / s), "brief_reads": Value::Null,
     });
-    if price.taken {
-        out["note"] = json!(
-            "The server has worked on another prompt since the last request of this conversation: it reads all of it again, \
-             with this change or without it."
-        );
+    if let Some(note) = price.cache.note() {
+        out["note"] = json!(note);
     } else if price.after > line && price.after > price.before {
         out["note"] = json!(format!(
             "{} tokens are {} more than the {} from which the history is folded: a later request may be folded again, unless \

@@ -23,8 +23,8 @@ pub(in crate::proxy) struct Rewrites {
     pub(in crate::proxy) count: u64,
     /// Tokens that they took out of prompts, less those that they put back: what is restored or pinned takes room again.
     balance: i64,
-    /// The last one of each conversation.
-    last: HashMap<Option<String>, Last>,
+    /// The last one of each conversation, and the last pin behind it.
+    last: HashMap<Option<String>, Vec<Last>>,
 }
 
 /// The last rewrite of a conversation.
@@ -36,6 +36,8 @@ struct Last {
     open: bool,
     /// A person took it back.
     undone: bool,
+    /// Something was pinned, or taken back: no undo is about that.
+    pin: bool,
 }
 
 impl Last {
@@ -105,35 +107,43 @@ impl Rewrites {
         let data = &event.data;
         if let Some(prompt) = forwarded(event) {
             self.change(&event.conversation, |last| {
+                let Some(last) = last.last_mut() else { return };
                 if std::mem::take(&mut last.open) && !last.undone {
                     last.after = prompt;
                 }
             });
         } else if is_undo(event) {
-            self.change(&event.conversation, |last| last.undone = !last.undone);
+            self.change(&event.conversation, |last| {
+                last.iter_mut().filter(|last| !last.pin).for_each(|last| last.undone = !last.undone);
+            });
         } else if event.kind == "context_compaction" {
             let size = |key: &str| data[key]["prompt"].as_u64().unwrap_or(0);
-            let last = Last { before: size("before"), after: size("after"), open: is_open(data), undone: false };
+            let pin = is_pin(event);
+            let last = Last { before: size("before"), after: size("after"), open: is_open(data), undone: false, pin };
             self.count += 1;
             self.balance += last.balance();
-            self.last.insert(event.conversation.clone(), last);
+            let before = self.last.entry(event.conversation.clone()).or_default();
+            before.retain(|before| pin && !before.pin);
+            before.push(last);
         }
     }
 
-    fn change(&mut self, of: &Option<String>, change: impl FnOnce(&mut Last)) {
+    fn change(&mut self, of: &Option<String>, change: impl FnOnce(&mut [Last])) {
         let Some(last) = self.last.get_mut(of) else { return };
-        self.count -= u64::from(!last.undone);
-        self.balance -= last.balance();
+        let stand = |last: &[Last]| last.iter().filter(|last| !last.undone).count() as u64;
+        let balance = |last: &[Last]| last.iter().map(Last::balance).sum::<i64>();
+        self.count -= stand(last);
+        self.balance -= balance(last);
         change(last);
-        self.count += u64::from(!last.undone);
-        self.balance += last.balance();
+        self.count += stand(last);
+        self.balance += balance(last);
     }
 }
 
 /// The rewrites of one conversation as events, each with what was forwarded and whether it was undone.
 pub(in crate::proxy) fn told(events: &[EventRow]) -> Vec<Value> {
     let mut out: Vec<Value> = Vec::new();
-    let mut last: Option<usize> = None;
+    let (mut last, mut rewrite): (Option<usize>, Option<usize>) = (None, None);
     for event in events {
         if let Some(prompt) = forwarded(event) {
             if let Some(data) = last.map(|at| &mut out[at]["data"]).filter(|data| is_open(data)) {
@@ -144,7 +154,9 @@ pub(in crate::proxy) fn told(events: &[EventRow]) -> Vec<Value> {
         } else if event.kind == "context_compaction" {
             if !is_undo(event) {
                 last = Some(out.len());
-            } else if let Some(at) = last {
+                // What is undone is the rewrite before a pin.
+                rewrite = if is_pin(event) { rewrite } else { last };
+            } else if let Some(at) = rewrite {
                 let undone = out[at]["undone"] != true;
                 out[at]["undone"] = json!(undone);
             }
@@ -180,6 +192,11 @@ fn forwarded(event: &EventRow) -> Option<u64> {
 
 fn is_undo(event: &EventRow) -> bool {
     event.kind == "context_compaction" && event.data["action"] == "undo"
+}
+
+/// Whether something was pinned, or taken back: that is no rewrite that an undo is about.
+fn is_pin(event: &EventRow) -> bool {
+    matches!(event.data["action"].as_str(), Some("pin" | "unpin"))
 }
 
 /// Whether the size of the prompt after a rewrite was only estimated.
@@ -253,6 +270,11 @@ mod tests {
         assert_eq!(sums(&all), (1, 400));
         assert_eq!(told(&all).iter().map(|e| e["undone"] == true).collect::<Vec<_>>(), [false, true, false]);
         assert_eq!(sums(&[clear.clone(), fold.clone(), undo.clone(), undo.clone()]), (2, 900), "undone and done again");
+        let pinned = [clear.clone(), fold.clone(), rewrite("unpin", 300, 280, counted), undo.clone()];
+        assert_eq!(sums(&pinned), (2, 420), "a pin is taken back by itself");
+        assert_eq!(told(&pinned).iter().map(|e| e["undone"] == true).collect::<Vec<_>>(), [false, true, false, false]);
+        let open = [fold.clone(), rewrite("pin", 300, 310, "estimated"), reply(340)];
+        assert_eq!(sums(&open), (2, 460), "a reply tells the newest alone");
         assert_eq!(sums(&[undo.clone(), clear, fold, undo, rewrite("evict", 800, 700, counted)]), (2, 500));
     }
 

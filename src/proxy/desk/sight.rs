@@ -197,6 +197,12 @@ fn fold_in(state: &Value, adds: u64) -> Option<u64> {
     Some((left / adds).max(1))
 }
 
+/// The last reply that was to a prompt of the conversation's own.
+pub(super) fn last_prompt(events: &[EventRow]) -> Option<&EventRow> {
+    let told = |e: &&EventRow| (role_is(e, "main") || role_is(e, "prefill")) && e.data["prompt_tokens"].is_u64();
+    events.iter().rev().find(told)
+}
+
 /// How far the server's cache reaches: what it evaluated last, unless something was rewritten since.
 fn warm(events: &[EventRow]) -> Option<&EventRow> {
     let last =
@@ -205,7 +211,7 @@ fn warm(events: &[EventRow]) -> Option<&EventRow> {
 }
 
 /// How many other conversations the same server answered after this event, with the same model.
-fn others_since(store: &Store, row: &ConversationRow, last: &EventRow) -> Result<usize, Error> {
+pub(super) fn others_since(store: &Store, row: &ConversationRow, last: &EventRow) -> Result<usize, Error> {
     let of = EventFilter { conversation: None, kinds: vec!["model_usage".into()] };
     let since = store.events_of(last.id, AFTER, &of)?;
     let same = |e: &&EventRow| ["model", "upstream"].iter().all(|key| e.data[key] == last.data[key]);

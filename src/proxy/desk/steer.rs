@@ -17,6 +17,7 @@ use crate::conversation::edit::{Edit, View};
 use crate::plan::{self, Because, Facts, Lines, Regions};
 use crate::proxy::state::standing::{Standing, change_standing, standing_of};
 use crate::proxy::state::steer::{Steer, When};
+use crate::proxy::turn::repinned::with_pins;
 use crate::proxy::turn::steering::{nothing, steered};
 use crate::proxy::{App, Error, aside, grouped};
 use crate::store::{Batch, Event};
@@ -53,6 +54,7 @@ async fn steer_now(app: &Arc<App>, id: &str, what: &Steer, when: When, dry_run: 
             Steer::Clear(_) | Steer::Evict(_) => {
                 "that message is short already: nothing shorter would stand in its place"
             }
+            Steer::Undo => "nothing but pins changed what the model sees: `unpin` takes one back",
             _ => "the model sees it like that already",
         }));
     }
@@ -93,9 +95,11 @@ pub(in crate::proxy) async fn wish(app: &App, ground: &Ground, what: &Steer, dry
     Ok(priced(app, ground, &price, When::NextBreak, dry_run))
 }
 
-/// The view before the last rewrite.
+/// The view before the last rewrite, with what is pinned today: a pin is taken back by itself, and one that was taken back does not
+/// come back with an older view.
 fn earlier(app: &App, ground: &Ground) -> Result<View, Error> {
-    let earlier = app.store.earlier_view(ground.chain())?;
+    let today = |view| with_pins(app, &ground.subject(), (&ground.facts, ground.policy()), view, &ground.standing);
+    let earlier = app.store.earlier_view(ground.chain(), today)?;
     let view = earlier.ok_or_else(|| nothing("nothing was rewritten yet"))?;
     Ok(View { messages: ground.old().messages, ..view })
 }

@@ -36,6 +36,9 @@ const REMEMBERED: usize = 4096;
 /// the server's time, and the user's.
 const DOUBLED: u32 = 6;
 
+/// Conversations whose prompts are looked for in a server's slots.
+const SLOTS: usize = 64;
+
 /// A conversation that had no request for so long is not under way.
 const LATELY: Duration = Duration::from_secs(600);
 
@@ -343,6 +346,8 @@ pub(in crate::proxy) struct LastPrompt {
     pub(in crate::proxy) model: Option<Switched>,
     /// The last prompt that was forwarded.
     pub(in crate::proxy) sent: Option<Sent>,
+    /// A client's own helper sent it: nobody goes on from it.
+    pub(in crate::proxy) of_helper: bool,
     /// The view that it was forwarded in.
     pub(in crate::proxy) sent_view: Option<View>,
     /// The last prompt that a server took: the chain hash of its last message, and how many it had.
@@ -562,7 +567,17 @@ impl LiveConversations {
     /// How many conversations are under way: whose prompts a server may still hold for good reason.
     pub(in crate::proxy) fn lately(&self) -> usize {
         let lives = self.lives.lock();
-        lives.iter().filter(|(_, live)| live.prompt.last.is_some_and(|at| at.elapsed() < LATELY)).count()
+        let lately = |prompt: &LastPrompt| !prompt.of_helper && prompt.last.is_some_and(|at| at.elapsed() < LATELY);
+        lives.iter().filter(|(_, live)| lately(&live.prompt)).count()
+    }
+
+    /// What a server held after the last reply of each conversation with this model that somebody may go on with: of those that came
+    /// lately, for slots are few.
+    pub(in crate::proxy) fn prompts(&self, with: &Switched) -> Vec<(String, (Tokens, Option<Tokens>))> {
+        let lives = self.lives.lock();
+        let theirs =
+            lives.iter().filter(|(_, live)| !live.prompt.of_helper && live.prompt.model.as_ref() == Some(with));
+        theirs.filter_map(|(id, live)| Some((id.clone(), live.prompt.held?))).take(SLOTS).collect()
     }
 }
 

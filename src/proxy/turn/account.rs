@@ -10,7 +10,7 @@ use tracing::{debug, warn};
 
 use super::attempt::fingerprint;
 use super::place::said;
-use super::prepared::{Prepared, Sending};
+use super::prepared::{Made, Prepared, Sending};
 use super::replied::recorded;
 use super::save::updated;
 use super::stage::Stage;
@@ -111,6 +111,7 @@ pub(in crate::proxy) fn account(
     let Outcome { reported, end, .. } = &outcome;
     app.metrics.spend("main", reported);
     spend(app, &prepared, reported);
+    super::parked::learn(app, &upstream, &prepared, reported);
     if let Some(prefix) = prepared.sending.prefix {
         app.metrics.prefix(prefix.tokens, prefix.because.map(|b| (b.as_str(), prefix.lost)));
     }
@@ -216,7 +217,8 @@ fn figures(
 fn looks_dropped(app: &App, prepared: &Prepared, exact: Tokens) -> bool {
     let counted = matches!(prepared.made.sureness, Sureness::Counted | Sureness::Own(_));
     let trusted = counted || app.measure.sureness(&prepared.key) == Sureness::Calibrated;
-    let sure = if counted { prepared.made.tokens } else { at_least(prepared.made.tokens, prepared.history.known) };
+    let Made { tokens, after, .. } = &prepared.made;
+    let sure = if counted { *tokens } else { at_least(*tokens, after.tools, prepared.history.known) };
     trusted && prepared.made.tokens > 512 && f64::from(exact) < f64::from(sure) * DROPPED_BELOW
 }
 
@@ -288,9 +290,10 @@ fn event(prepared: &Prepared, kind: &str, data: Value) -> Event {
     Event { now_ms: now_ms(), conversation: Some(prepared.id.clone()), kind: kind.into(), data }
 }
 
-/// What an estimated prompt has at least: what its server counted of its beginning, and half of an estimate, which errs high.
-fn at_least(estimate: Tokens, known: Option<Known>) -> Tokens {
-    known.map_or(0, |known| known.tokens).max(estimate / 2)
+/// What an estimated prompt has at least: what its server counted of its beginning, and half of an estimate, which errs high. Many
+/// templates write no tools into a prompt, and leave none out for want of room.
+fn at_least(estimate: Tokens, tools: Tokens, known: Option<Known>) -> Tokens {
+    known.map_or(0, |known| known.tokens).max(estimate.saturating_sub(tools) / 2)
 }
 
 /// The spellings of known messages that take the place of older ones.
@@ -311,8 +314,11 @@ mod tests {
     /// An estimate that is half too high is no sign of messages that were dropped; less than the beginning is.
     #[test]
     fn an_estimate_says_little_of_what_was_dropped() {
-        assert_eq!(at_least(9000, None), 4500);
-        assert_eq!(at_least(9000, Some(Known { messages: 3, tokens: 8000 })), 8000);
-        assert_eq!(at_least(9000, Some(Known { messages: 3, tokens: 200 })), 4500);
+        assert_eq!(at_least(9000, 0, None), 4500);
+        assert_eq!(at_least(9000, 0, Some(Known { messages: 3, tokens: 8000 })), 8000);
+        assert_eq!(at_least(9000, 0, Some(Known { messages: 3, tokens: 200 })), 4500);
+        // A template that writes no tools: 296 tokens were evaluated of what was taken for 965.
+        assert!(296 >= at_least(965, 600, None), "nothing was dropped");
+        assert_eq!(at_least(500, 600, None), 0);
     }
 }

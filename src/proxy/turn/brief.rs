@@ -347,7 +347,7 @@ async fn writer<'a>(app: &'a App, ask: &Ask<'a>) -> Result<Writer<'a>, String> {
             let other = found.ok_or_else(|| format!("there is no upstream `{upstream}` for summary_model"))?;
             let (mut errand, waits) = (None, ask.waited_for);
             if !waits {
-                errand = begin_errand(app, other, model, Asked::Other).await;
+                errand = begin_errand(app, other, model, (Asked::Other, &Arc::default())).await;
             }
             if errand.is_none() && !(waits && moves_nothing(app, other, model, Asked::Other).await) {
                 return Err(format!(

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use super::brief::Trial;
 use super::digest::{Begun, FOUND_AGAIN};
 use super::heads::Heads;
+use super::parked::Parking;
 use super::slots::{Lent, NAMES};
 use crate::config::Resolved;
 use crate::keys::quota::Meters;
@@ -21,8 +22,10 @@ type Policies = HashMap<(String, Option<String>, String, Option<String>), Arc<Re
 /// What the stages of requests remember of earlier ones.
 pub(in crate::proxy) struct Memory {
     /// What is in flight at servers whose slots share a pool.
-    pub(super) pools: Arc<Pools>,
+    pub(in crate::proxy) pools: Arc<Pools>,
     pub(super) lent: Arc<Lent>,
+    /// Prompts in files of servers.
+    pub(super) parking: Parking,
     pub(in crate::proxy) heads: Heads,
     /// How summarizers did lately, by upstream and model.
     pub(super) summarizers: Mutex<LruCache<String, Trial>>,
@@ -40,6 +43,7 @@ impl Default for Memory {
         Memory {
             pools: Arc::default(),
             lent: Arc::default(),
+            parking: Parking::default(),
             heads: Heads::default(),
             summarizers: Mutex::new(LruCache::new(NAMES)),
             digests: Mutex::new(LruCache::new(FOUND_AGAIN)),

@@ -38,6 +38,7 @@ pub(super) mod measured;
 pub(super) mod memory;
 mod older;
 pub(super) mod opening;
+mod parked;
 pub(super) mod phases;
 pub(super) mod place;
 pub(super) mod plainly;
@@ -48,6 +49,7 @@ pub(super) mod recall;
 pub(super) mod refused;
 pub mod relay;
 mod remind;
+pub(super) mod repinned;
 mod replied;
 mod retold;
 mod rules;
@@ -71,7 +73,7 @@ use std::time::{Duration, Instant};
 use attempt::Attempt;
 use bytes::Bytes;
 use early::Early;
-use failover::Tried;
+use failover::{Tried, has_larger};
 use futures_util::FutureExt as _;
 use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode};
@@ -119,7 +121,10 @@ pub(in crate::proxy) async fn answered(
         let at = prepared.sending.route.as_ref().map(Route::at);
         let (id, model) = (prepared.id.clone(), prepared.request.model.clone());
         let sent = sent(app, &upstream, parts, prepared, early).boxed().await;
-        if tried.goes_on(app, (&upstream, at), (&id, &model), &sent) {
+        let outgrew = sent.as_ref().is_ok_and(|(prepared, _)| prepared.sending.outgrew);
+        if tried.goes_on(app, (&upstream, at), (&id, &model), &sent)
+            || tried.outgrew(app, (&upstream, at), &id, outgrew)
+        {
             continue;
         }
         let (prepared, reply) = sent?;
@@ -187,6 +192,12 @@ async fn sent(
     let reply = send(app, upstream, parts, &mut prepared).boxed().await?;
     let (prepared, mut reply) = retold(app, upstream, parts, prepared, reply).boxed().await?;
     let (prepared, reply) = match read_refusal(app, upstream, &prepared, &mut reply).await {
+        Some(refused) if has_larger(app, &prepared, &refused) => {
+            // Elsewhere it may fit as it is. What this refusal says of the window holds for other requests, too.
+            let _ = learned(app, upstream, &prepared, &refused);
+            let outgrew = Sending { outgrew: true, ..prepared.sending };
+            return Ok((Prepared { sending: outgrew, ..prepared }, reply));
+        }
         Some(refused) => harder(app, upstream, parts, (prepared, early), &refused).boxed().await?,
         None => (prepared, reply),
     };

@@ -5,6 +5,7 @@
 
 use std::time::Instant;
 
+use super::class::Class;
 use super::prepared::Prepared;
 use crate::conversation::{Role, Tokens};
 use crate::measure::tokens;
@@ -18,6 +19,7 @@ use crate::upstream::Upstream;
 pub(in crate::proxy) fn note_sent(app: &App, upstream: &Upstream, prepared: &Prepared) -> Option<Prefix> {
     let now = sent(app, prepared);
     app.turn.heads.note(prepared);
+    let helper = Class::of(&prepared.request.conversation) == Class::Helper;
     app.lives.with(&prepared.id, |live| {
         // Another model's cache holds nothing of it.
         let last = live.prompt.sent.as_ref().filter(|_| prepared.history.switched.is_none());
@@ -32,6 +34,7 @@ pub(in crate::proxy) fn note_sent(app: &App, upstream: &Upstream, prepared: &Pre
         }
         live.prompt.sent = Some(now);
         live.prompt.sent_view = Some(prepared.made.view.clone());
+        live.prompt.of_helper = helper;
         live.prompt.last = Some(Instant::now());
         live.prompt.keep_alive.clone_from(&prepared.request.keep_alive);
         prefix

@@ -146,6 +146,8 @@ pub(in crate::proxy) struct Sending {
     pub(in crate::proxy) room: Option<crate::proxy::pool::Room>,
     /// Its way to one of several servers, open until it is given back.
     pub(in crate::proxy) route: Option<crate::proxy::routing::Route>,
+    /// Its server refused it as too long, and another one has a larger window.
+    pub(in crate::proxy) outgrew: bool,
     /// How long it waited for that.
     pub(in crate::proxy) waited: std::time::Duration,
     /// Where its time went.

@@ -12,10 +12,11 @@ use serde_json::json;
 use tracing::{debug, info, warn};
 
 use super::attempt::Attempt;
-use super::opening;
+use super::class::Class;
 use super::prepared::Prepared;
-use super::slots::only_holder;
+use super::slots::{at_once, only_holder, slot_for_helper};
 use super::whole::read_up_to;
+use super::{opening, parked};
 use crate::clock::now_ms;
 use crate::conversation::Tokens;
 use crate::plan::emergency::Refusal;
@@ -185,6 +186,7 @@ pub(in crate::proxy) async fn send(
 async fn send_once(app: &App, upstream: &Upstream, parts: &Parts, prepared: &Prepared) -> Result<Reply, Error> {
     let headers = app.outgoing(&parts.headers);
     let path = path_of(parts);
+    parked::make_place(app, upstream, prepared).await;
     let id_slot = slot_of(app, upstream, prepared).await;
     let translated = parts.headers.contains_key(headers::TRANSLATED);
     let options =
@@ -202,7 +204,8 @@ fn pool_of(app: &App, upstream: &Upstream, prepared: &Prepared) -> Arc<crate::pr
     app.turn.pools.of(upstream.name(), &upstream.canonical(&prepared.request.model))
 }
 
-/// Takes room for a prompt and its reply in the pool of its server, and says where it has to wait for it.
+/// Takes room for a prompt and its reply in the pool of its server, and says where it has to wait for it: until there is room for all
+/// of it, or, for a client's own helper, until what people wait for leaves a slot.
 async fn take_room(app: &App, upstream: &Upstream, prepared: &mut Prepared) {
     // Room that is still held from an earlier try would be waited for.
     prepared.sending.room = None;
@@ -214,15 +217,22 @@ async fn take_room(app: &App, upstream: &Upstream, prepared: &mut Prepared) {
         pool.share(&prepared.window.identity, window);
     }
     let tokens = prepared.made.tokens.saturating_add(prepared.made.after.output_reserved);
-    if !pool.is_full(tokens) {
-        prepared.sending.room = Some(pool.enter(tokens).await);
+    let helper = Class::of(&prepared.request.conversation) == Class::Helper;
+    pool.works_on(at_once(app, upstream, &prepared.request.model));
+    if !pool.is_full(tokens, helper) {
+        prepared.sending.room = Some(pool.enter(tokens, helper).await);
         return;
     }
     let waits = Instant::now();
-    info!(conversation = %prepared.id, upstream = upstream.name(), tokens, "waits for room in the pool that slots share");
-    app.metrics.waited_for_room();
-    note_event(app, &prepared.id, "waits_for_room", json!({"upstream": upstream.name(), "tokens": tokens}));
-    prepared.sending.room = Some(pool.enter(tokens).await);
+    if pool.is_full(tokens, false) {
+        info!(conversation = %prepared.id, upstream = upstream.name(), tokens, "waits for room in the pool that slots share");
+        app.metrics.waited_for_room();
+        note_event(app, &prepared.id, "waits_for_room", json!({"upstream": upstream.name(), "tokens": tokens}));
+    } else {
+        info!(conversation = %prepared.id, upstream = upstream.name(), "a client's helper waits until what people wait for leaves a slot");
+        note_event(app, &prepared.id, "gives_way", json!({"upstream": upstream.name()}));
+    }
+    prepared.sending.room = Some(pool.enter(tokens, helper).await);
     prepared.sending.waited += waits.elapsed();
 }
 
@@ -241,8 +251,13 @@ fn known_to_fit(upstream: &Upstream, prepared: &Prepared) -> bool {
 }
 
 /// The slot that holds the last prompt of a request's conversation, where the request is rewritten and may look like no
-/// slot's to the server. `None` where the server is to choose: nothing was rewritten, it has one slot, or that slot is busy.
+/// slot's to the server; of a client's own helper, the one that costs others the least. `None` where the server is to choose: nothing
+/// was rewritten, it has one slot, or that slot is busy.
 pub(in crate::proxy) async fn slot_of(app: &App, upstream: &Upstream, prepared: &Prepared) -> Option<u32> {
+    if Class::of(&prepared.request.conversation) == Class::Helper {
+        let chosen = slot_for_helper(app, upstream, &prepared.request.model);
+        return tokio::time::timeout(PATIENCE, chosen).await.ok()?;
+    }
     if !prepared.made.view_changed || prepared.history.located.is_none() {
         return None;
     }

@@ -67,6 +67,22 @@ function Models({ servers, error, changed }) {
         <tbody>${servers.models.map((m, n) => html`<${Model} key=${`${m.upstream}/${m.model}/${n}`} m=${m} changed=${changed} />`)}</tbody></table><//>`}<//>`;
 }
 
+const STANDING = { ready: ["green", "ready"], down: ["red", "down"], draining: ["yellow", "draining: gets no new requests"] };
+
+// The servers, where a request may go to one of several.
+function Fleet() {
+  const [answer] = useData("/windowsill/upstreams", { wants: (event) => ["failover", "request_failed", "model_usage"].includes(event.kind), every: 10 });
+  const all = answer?.upstreams ?? [];
+  if (all.length < 2) return null;
+  const line = (one) => {
+    const [color, words] = STANDING[one.standing] ?? ["soft", one.standing];
+    return html`<tr key=${one.upstream}><td>${one.upstream}<span class="soft under">${one.url}</span></td><td><span class=${color}>${words}</span>${one.why && html`<span class="soft under">${one.why}</span>`}</td>
+      <td class="num">${count(one.open)}</td><td class="num optional">${count(one.answered)}</td><td class="num optional">${count(one.moved)}</td><td class="num optional">${one.prompt_tokens_per_second ? count(Math.round(one.prompt_tokens_per_second)) : "–"}</td></tr>`;
+  };
+  return html`<${Card} title="Servers" id="fleet" small=${`${count(all.filter((one) => one.standing === "ready").length)} of ${count(all.length)} ready`}><${Scroll} label="Servers"><table><thead><tr><th scope="col">Server</th><th scope="col">State</th>
+    <th class="num" scope="col">Open</th><th class="num optional" scope="col">Answered</th><th class="num optional" scope="col">Moved to others</th><th class="num optional" scope="col">Prompt tokens/s</th></tr></thead><tbody>${all.map(line)}</tbody></table><//><//>`;
+}
+
 function Line({ row, failed }) {
   const { spend, pressure } = row.state ?? {};
   const cached = spend?.prompt_tokens > 0 ? percent(spend.cached_tokens / spend.prompt_tokens) : "–";
@@ -118,5 +134,5 @@ export function Overview({ servers, serversError, serversChanged }) {
       ${answer && rows.length === 0 && html`<${First} servers=${servers} />`}
       ${own.length > 0 && html`<${Table} rows=${own} failed=${failed} />`}
       ${helpers.length > 0 && html`<details id="helpers"><summary>${plural(helpers.length, "call")} of clients' own helpers: titles, tags, follow-ups</summary><${Table} rows=${helpers} failed=${failed} /></details>`}<//>
-    <${Models} servers=${servers} error=${serversError} changed=${serversChanged} /></div>`;
+    <${Fleet} /><${Models} servers=${servers} error=${serversError} changed=${serversChanged} /></div>`;
 }

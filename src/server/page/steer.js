@@ -8,13 +8,15 @@ import { Curate } from "./curate.js";
 
 function Price({ answer }) {
   const about = answer.counted === false ? "about " : "";
+  // What nobody counted, or the server may have lost meanwhile.
+  const again = answer.counted === false || answer.cache === "unsure" ? "about " : "";
   const reads = answer.brief_reads > 0;
   const lines = [
     ["the prompt now", `${about}${count(answer.before)} tokens`],
     ["the prompt then", `${about}${count(answer.after)} tokens`],
     reads && ["to write the brief, the model reads", `${count(answer.brief_reads)} tokens`],
     reads && answer.brief_seconds !== undefined && ["writing the brief takes about", answer.brief_seconds === null ? "not measured yet" : seconds(answer.brief_seconds)],
-    ["evaluated again with the next request", `${about}${count(answer.evaluated_again)} tokens`],
+    ["evaluated again with the next request", `${again}${count(answer.evaluated_again)} tokens`],
     ["that takes about", answer.evaluated_again === 0 ? "no time" : seconds(answer.seconds)],
   ];
   return html`<dl class="price">${lines.filter(Boolean).map(([what, value]) => html`<dt key=${what}>${what}</dt><dd>${value}</dd>`)}</dl>
@@ -127,7 +129,7 @@ export function Actions({ seen, changed, sent }) {
     first: { label: "Read the brief first", values: { write_brief: true }, waits: "the model writes the brief" },
   });
   const undo = () => ask("Undo the last rewrite", path("undo"), {}, {
-    verb: "Undo", changed, waits: false, explain: "The model sees the conversation as before the last rewrite. Undo again takes that back.",
+    verb: "Undo", changed, waits: false, explain: "The model sees the conversation as before the last rewrite. What is pinned stays pinned. Undo again takes that back.",
   });
   return html`<div class="actions"><${Button} onclick=${() => pinRule(seen.id, changed)}>Pin a rule…<//><${Button} onclick=${fold}>Fold now…<//>
     ${seen.fold && html`<${Button} onclick=${() => editBrief(seen.id, seen.fold.brief, changed)}>Edit the brief…<//>`}

@@ -113,9 +113,14 @@ impl Llama {
 
     /// Kills it and starts another on the same port.
     pub(crate) fn restart(&mut self, window: u32) {
+        self.restart_with(window, &[]);
+    }
+
+    /// The same, with more arguments.
+    pub(crate) fn restart_with(&mut self, window: u32, more: &[&str]) {
         self.kill();
         let port = self.url().rsplit(':').next().expect("a port").to_owned();
-        self.server = Self::spawn(self.home.path(), window, &["--port", &port]);
+        self.server = Self::spawn(self.home.path(), window, &[more, &["--port", &port]].concat());
     }
 
     pub(crate) fn url(&self) -> String {

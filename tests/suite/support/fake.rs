@@ -428,7 +428,10 @@ fn usual(kind: Kind, s: &Settings, seen: &Seen) -> Vec<u8> {
             json!({"default_generation_settings": {"n_ctx": s.says}, "total_slots": s.slots, "build_info": "b1-fake",
                 "model_path": "/models/fake.gguf", "chat_template": "", "modalities": {"vision": true, "audio": false}}),
         ),
-        (Kind::LlamaServer, "GET", "/slots") => json(200, json!([{"id": 0, "n_ctx": s.says}])),
+        // As older servers do, it does not tell what a slot holds.
+        (Kind::LlamaServer, "GET", "/slots") => {
+            json(200, json!([{"id": 0, "n_ctx": s.says, "is_processing": false, "id_task": 1}]))
+        }
         (Kind::LlamaServer, "POST", "/v1/chat/completions/input_tokens") => {
             json(200, json!({"input_tokens": tokens(&body)}))
         }

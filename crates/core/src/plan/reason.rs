@@ -1,6 +1,7 @@
 //! Reasons in words: as they are recorded, and as a sentence for people. Both are here, so that one is read as the other was written.
 
 use super::Because;
+use super::summarize::STAY;
 use crate::conversation::Tokens;
 use crate::preview::grouped_digits;
 
@@ -110,6 +111,11 @@ impl<'a> Fact<'a> {
         Some(Fact { rule, what, line })
     }
 
+    /// Messages between the ends of a fold that stay where they are.
+    fn stay(&self) -> usize {
+        self.what.rsplit_once(STAY).and_then(|(_, n)| n.parse().ok()).unwrap_or(0)
+    }
+
     /// What the rule did, without its subject.
     fn clause(&self) -> Option<String> {
         let numbers = || self.what.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse::<usize>().ok());
@@ -120,7 +126,7 @@ impl<'a> Fact<'a> {
         };
         Some(match self.rule {
             "summarize" => match (numbers().next(), numbers().nth(1)) {
-                (Some(from), Some(to)) if to > from => match to - from {
+                (Some(from), Some(to)) if to > from => match (to - from).saturating_sub(self.stay()) {
                     1 => "folded 1 message".to_owned(),
                     n => format!("folded {} messages", grouped_digits(n)),
                 },
@@ -253,6 +259,8 @@ mod tests {
             told("evict", &[evict], |r| r.estimated = true),
             "Put a preview in the place of 1 large result, because a result may have 614 tokens: 3,562 → about 1,204 tokens."
         );
+        let pinned = Because { what: format!("{}, of which stay 2", fold.what), ..fold.clone() };
+        assert!(told("summarize", &[pinned], |_| ()).starts_with("Folded 11 messages, because"));
         assert!(told("truncate", std::slice::from_ref(&fold), |_| ()).starts_with("Folded 13 messages, because"));
         assert_eq!(
             told("summarize", std::slice::from_ref(&fold), |r| r.asked_by = Some(AskedBy::User)),

@@ -155,6 +155,9 @@ fn weighed(sheet: &mut Sheet<'_>, fold: &Fold, total: Tokens) -> (Tokens, Tokens
     (freed, again)
 }
 
+/// Begins the number of messages between the ends of a fold that stay where they are: what is pinned, or was asked last.
+pub(super) const STAY: &str = ", of which stay ";
+
 /// Records a fold as the plan's action.
 pub(super) fn commit(sheet: &mut Sheet<'_>, fold: Fold) -> String {
     let Fold { from, to, keep, brief } = fold.clone();
@@ -175,7 +178,11 @@ pub(super) fn commit(sheet: &mut Sheet<'_>, fold: Fold) -> String {
     });
     repeat::whole_again(sheet);
     let ask_model = asks_model(sheet, from, to, brief);
-    let what = format!("messages {from}..{to} folded into a brief of at most {brief} tokens");
+    let stay = match (from..to).filter(|at| keep.contains(at)).count() {
+        0 => String::new(),
+        n => format!("{STAY}{n}"),
+    };
+    let what = format!("messages {from}..{to} folded into a brief of at most {brief} tokens{stay}");
     sheet.decided.actions.push(Action::Fold { from, to, keep, budget: brief, ask_model });
     what
 }

@@ -369,7 +369,8 @@ pub(super) async fn listen(config: &Config, findings: &mut Vec<Finding>) {
         return;
     }
     let fix = "another port with `listen` or --listen, or 0 for a free one";
-    findings.push(if is_windowsill(config).await {
+    let found = if is_windowsill(config).await {
+        findings.extend(out_of_use(config).await);
         Finding::new(
             Severity::Note,
             format!("a windowsill is running on {address}{}", servers_of_ours(config).await),
@@ -377,14 +378,41 @@ pub(super) async fn listen(config: &Config, findings: &mut Vec<Finding>) {
         )
     } else {
         Finding::new(Severity::Broken, format!("another program listens on {address}"), fix)
-    });
+    };
+    findings.push(found);
+}
+
+/// Asks the windowsill that runs there.
+async fn asked_there(config: &Config, path: &str) -> Option<serde_json::Value> {
+    let (address, key) = (config.listen.to_string(), config.api_key.as_ref().map(|key| key.expose()));
+    let asked = super::super::running::ask(&address, key, http::Method::GET, path, None);
+    tokio::time::timeout(crate::upstream::PROBE_LIMIT, asked).await.ok()?.ok()
+}
+
+/// The servers that get no requests of the windowsill that runs there, and why.
+async fn out_of_use(config: &Config) -> Vec<Finding> {
+    let Some(told) = asked_there(config, "/windowsill/upstreams").await else { return Vec::new() };
+    let finding = |one: &serde_json::Value| {
+        let text = |key: &str| crate::plain::line(one[key].as_str().unwrap_or("")).into_owned();
+        let name = text("upstream");
+        match one["standing"].as_str()? {
+            "draining" => Some(warning(
+                format!("the windowsill that runs sends no new requests to `{name}`: it is drained"),
+                format!("`windowsill drain {name} --undo`, once it may have some again"),
+            )),
+            "down" => Some(warning(
+                format!("the windowsill that runs sends no requests to `{name}`, which is down: {}", text("why")),
+                "start that server: it is asked every two seconds, and gets requests again once it answers",
+            )),
+            _ => None,
+        }
+    };
+    told["upstreams"].as_array().into_iter().flatten().filter_map(finding).collect()
 }
 
 /// The servers that the running windowsill uses, as the end of a sentence; empty where it does not say.
 async fn servers_of_ours(config: &Config) -> String {
-    let (address, key) = (config.listen.to_string(), config.api_key.as_ref().map(|key| key.expose()));
-    let asked = super::super::running::ask(&address, key, http::Method::GET, "/windowsill/models", None);
-    let Ok(Ok(told)) = tokio::time::timeout(crate::upstream::PROBE_LIMIT, asked).await else { return String::new() };
+    let Some(told) = asked_there(config, "/windowsill/models").await else { return String::new() };
     let mut servers: Vec<String> = Vec::new();
     for entry in told["models"].as_array().into_iter().flatten() {
         let text = |key: &str| crate::plain::line(entry[key].as_str().unwrap_or("")).into_owned();
