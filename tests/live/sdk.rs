@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::{Value, json};
 
 use crate::fakes::script::{TOOL, call, evicted, id_in, scripted, turn};
-use crate::fakes::{Fake, Kind, MODEL, TestProxy, tokens};
+use crate::fakes::{Fake, Kind, MODEL, Served, TestProxy, chat, prose, request, tokens};
 use crate::support::say;
 use crate::support::servers::place;
 
@@ -156,5 +156,42 @@ fn helpers_of_the_sdks_go_on_from_what_windowsill_remembers() {
             assert_eq!(messages[3]["content"], "fn a() {}", "{how}");
         }
         say(&format!("{helper}: gone on with"));
+    }
+}
+
+#[test]
+fn the_mcp_sdk_changes_a_conversation_over_both_transports() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::start(dir.path(), &[fake.url()], "");
+    let config = std::fs::read_to_string(dir.path().join("config.toml")).unwrap();
+    std::fs::write(dir.path().join("config.toml"), config.replace("127.0.0.1:0", &served.address.to_string())).unwrap();
+    let data = dir.path().join("data");
+    let command = [env!("CARGO_BIN_EXE_windowsill"), "mcp", "--data-dir", data.to_str().unwrap()];
+    let ways = [vec![format!("http://{}/mcp", served.address)], command.map(str::to_owned).to_vec()];
+    for (seed, way) in (3..).zip(ways) {
+        let sent = chat().system("s").user(&format!("Read number {seed}.")).tools().step(1, &prose(seed, 9_000));
+        let answer = request(served.address, "POST", "/v1/chat/completions", &[], &sent.body()).ok();
+        let id = answer.header("x-windowsill-conversation").unwrap().to_owned();
+        let mut python = Command::new(place("WINDOWSILL_SDK_PYTHON"));
+        python.arg(format!("{}/tests/sdk/mcp_tools.py", env!("CARGO_MANIFEST_DIR"))).arg(&id).args(&way);
+        let done = python.current_dir(dir.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{way:?}: {said}");
+        let seen: Value = serde_json::from_slice(&done.stdout).unwrap_or_else(|e| panic!("{way:?}: {e}: {said}"));
+        for (seen, version) in seen.as_array().unwrap().iter().zip(["2025-11-25", "2026-07-28"]) {
+            let first = version == "2025-11-25";
+            assert_eq!(seen["version"], version, "{way:?}: {seen}");
+            assert_eq!(seen["writes"], json!(["done", "pin", "unpin"]), "{seen}");
+            assert_eq!(seen["destroys"], json!(["unpin"]), "{seen}");
+            let structured = json!(["build", "context", "done", "pin", "pins", "unpin", "window"]);
+            assert_eq!(seen["structured"], structured, "{seen}");
+            assert!(seen["pins"][0].as_str().unwrap().starts_with("The gate stays green ("), "{seen}");
+            assert_eq!((&seen["taken"], &seen["built"]), (&json!(true), &json!("user")), "{seen}");
+            assert_eq!((&seen["done"], &seen["again"]), (&json!(first), &Value::Null), "{seen}");
+            // A call that is answered at once may tell nothing of its progress.
+            assert!(seen["progress"].as_u64() > Some(0), "{seen}");
+        }
+        say(&format!("{}: both versions", way[0]));
     }
 }
