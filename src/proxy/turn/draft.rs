@@ -38,7 +38,7 @@ fn ours(app: &App, draft: &Draft<'_>, tools: Option<&Bytes>) -> Ours {
         recall: if offered || may_come { text_cost(app, draft, &recall::definition(asks)) } else { 0 },
         offered,
         may_come,
-        done: if draft.done { text_cost(app, draft, recall::done::DEFINITION) } else { 0 },
+        at_head: draft.at_head.definitions().map(|ours| text_cost(app, draft, ours)).sum(),
     }
 }
 
@@ -140,7 +140,7 @@ async fn recalled(
     let early = plan::plan(&request.conversation, &facts, &policy);
     let folds = early.actions.iter().any(|action| matches!(action, Action::Fold { .. }));
     if asked.is_persons() && early.fits && !early.hard && folds {
-        let kept = (draft.done, draft.counted);
+        let kept = (draft.at_head, draft.counted);
         let reserve = app.config.window.output_reserved;
         let mut again = Fitting::new(&request.conversation, facts, &policy, reserve, fitting.ours());
         if let Ok(Some(made)) = fitted(app, draft, &mut again, start).await {
@@ -150,7 +150,7 @@ async fn recalled(
                 return remind::reminded(app, draft, limit, made, block).await;
             }
         }
-        (draft.done, draft.counted) = kept;
+        (draft.at_head, draft.counted) = kept;
         draft.request = request;
     }
     let block = remind::block_of(app, draft, free, &made, &asked);
@@ -323,7 +323,7 @@ fn next<M>(fitting: &mut Fitting<'_, M>, draft: &mut Draft<'_>) -> Option<Plan> 
 fn counted_with(counted: Option<(Tokens, Sureness)>, began: Ours, now: Ours) -> Option<(Tokens, Sureness)> {
     let (tokens, sureness) = counted?;
     match (began.offered, now.offered) {
-        _ if now.done != began.done => None,
+        _ if now.at_head != began.at_head => None,
         (true, false) => None,
         (false, true) => Some((tokens.saturating_add(now.recall), sureness)),
         _ => Some((tokens, sureness)),
