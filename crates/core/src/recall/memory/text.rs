@@ -35,7 +35,7 @@ fn size(bytes: u64) -> String {
         Some(log) => (log as usize / 10).min(UNITS.len() - 1),
     };
     let of_unit = 1_u64 << (10 * unit);
-    if bytes % of_unit == 0 {
+    if bytes.is_multiple_of(of_unit) {
         return format!("{}{}", bytes / of_unit, UNITS[unit]);
     }
     format!("{:.1}{}", bytes as f64 / of_unit as f64, UNITS[unit])
