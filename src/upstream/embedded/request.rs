@@ -228,10 +228,18 @@ fn conversation(body: &Map<String, Value>, out: &mut Map<String, Value>) -> Resu
         // llama-server goes on with a reply that was begun.
         _ => (last["role"] == "assistant" && !calls).then(|| true.into()),
     };
+    if there(body, "add_generation_prompt").is_some_and(|wanted| *wanted == true) && continued_by_name(body) {
+        return Err("either `add_generation_prompt` or `continue_final_message` may be true, not both".into());
+    }
     if let Some(continued) = continued {
         out.insert("continue_final_message".into(), continued);
     }
     Ok(())
+}
+
+/// Whether a client says itself that the last message is to be gone on with.
+fn continued_by_name(body: &Map<String, Value>) -> bool {
+    there(body, "continue_final_message").is_some_and(|what| *what != false)
 }
 
 /// The tools to offer, and how: one tool that is to be called is the only one, and required.
@@ -492,6 +500,10 @@ mod tests {
             (json!({"messages": [{}], "top_k": 1.5}), "`top_k` must be a whole number"),
             (json!({"messages": [{}], "stop": [1]}), "`stop`"),
             (json!({"messages": [{}], "max_tokens": "many"}), "`max_tokens`"),
+            (
+                json!({"messages": [{}], "add_generation_prompt": true, "continue_final_message": true}),
+                "either `add_generation_prompt`",
+            ),
             (json!({"messages": [{}], "tool_choice": "perhaps"}), "perhaps"),
             (json!({"messages": [{}], "tool_choice": {"function": {"name": "x"}}}), "not among the tools"),
             (json!({"messages": [{}], "response_format": {"type": "xml"}}), "response_format"),
