@@ -9,6 +9,7 @@ responses   what OpenResponses' compliance tests ask, each reply and event held 
 ollama      Ollama's own integration tests of its API (the Go module), before Ollama
 llama       llama.cpp's own server tests (they come with the source of llama-cpp-python), each server of theirs started with the
             small model; many ask for another model and fail either way
+engine      the same tests against windowsill's embedded engine, beside the real server
 mcp         the Model Context Protocol's own suite (npm), against windowsill's `/mcp` alone, at both of its newest revisions
 
 What they need is downloaded from package registries into the cache, at the versions below; nothing of theirs is copied here. A
@@ -43,6 +44,8 @@ LLAMA_NEEDS = ["pytest==8.3.5", "pytest-timeout==2.3.1", "requests==2.32.3", "op
 OLLAMA_TESTS = "TestAPIGenerate|TestAPIChat|TestAPIListModels|TestAPIGenerateLogprobs|TestAPIChatLogprobs|TestBlueSky|TestLongInputContext|TestContextExhaustion|TestGenerateWithHistory|TestChatWithHistory"
 # Those of llama.cpp that ask its API for what windowsill answers.
 LLAMA_TESTS = ["test_basic.py", "test_chat_completion.py", "test_compat_anthropic.py", "test_compat_oai_responses.py"]
+# The embedded engine also answers what passes through to llama-server.
+ENGINE_TESTS = [*LLAMA_TESTS, "test_tokenize.py"]
 
 MCP = ["@modelcontextprotocol/conformance@0.2.0-alpha.12", "node@22.23.3"]
 # Of its scenarios, those that ask for no tools, prompts or resources of the suite's own.
@@ -67,12 +70,21 @@ KNOWN = {
 }
 
 
+# What the embedded engine does not do, besides.
+ENGINE_KNOWN = {
+    "test_server_models": "the model is called by its file, and there is no --alias",
+    "test_verbose_debug": "the engine tells nothing of how it works in its replies",
+    "test_return_progress": "the engine reads a prompt in batches of its own size, and tells nothing of them",
+    "test_anthropic_empty_messages": "a request without messages is refused",
+}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("suites", nargs="*", metavar="SUITE", help="responses, ollama, llama, mcp; all without one")
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help="responses, ollama, llama, engine, mcp; all without one")
     parser.add_argument("--windowsill", default=str(ROOT / "target/debug/windowsill"), help="the program")
     args = parser.parse_args()
-    all_suites = {"responses": run_responses, "ollama": run_ollama, "llama": run_llama, "mcp": run_mcp}
+    all_suites = {"responses": run_responses, "ollama": run_ollama, "llama": run_llama, "engine": run_engine, "mcp": run_mcp}
     unknown = set(args.suites) - set(all_suites)
     if unknown:
         parser.error(f"unknown suite {', '.join(sorted(unknown))}; there are {', '.join(all_suites)}")
@@ -85,7 +97,8 @@ def main():
             lost = sorted(test for test, passed in due.items() if passed and not through.get(test))
             print(f"{title}: {sum(direct.values())} of {len(direct)} directly, {sum(through.values())} of {len(through)} through", flush=True)
             for test in lost:
-                why = next((why for known, why in KNOWN.items() if known in test), None)
+                known = {**KNOWN, **(ENGINE_KNOWN if name == "engine" else {})}
+                why = next((why for start, why in known.items() if start in test), None)
                 print(f"  fails through windowsill: {test}" + (f" ({why})" if why else ""), flush=True)
                 worse += [test] if why is None else []
     return 1 if worse else 0
@@ -197,6 +210,19 @@ def run_ollama(env, program):
 
 
 def run_llama(env, program):
+    tests, python, there = llama_tests(LLAMA_TESTS)
+    asked = lambda **more: llama_asked(env, tests, python, there, more)
+    yield "llama.cpp's server tests", asked(), asked(CONFORMANCE_THROUGH=program)
+
+
+def run_engine(env, program):
+    tests, python, there = llama_tests(ENGINE_TESTS)
+    asked = lambda **more: llama_asked(env, tests, python, there, more)
+    yield "llama.cpp's server tests, embedded engine", asked(), asked(CONFORMANCE_ENGINE=program)
+
+
+def llama_tests(names):
+    """llama.cpp's tests, what runs them, and those of these names."""
     tests = CACHE / LLAMA.replace("==", "-")
     if not tests.exists():
         with tempfile.TemporaryDirectory() as place:
@@ -209,18 +235,18 @@ def run_llama(env, program):
                         member.name = rest
                         archive.extract(member, tests, filter="data")
     python = venv("llama", LLAMA_NEEDS)
-    there = [f"unit/{name}" for name in LLAMA_TESTS if (tests / "unit" / name).exists()]
+    there = [f"unit/{name}" for name in names if (tests / "unit" / name).exists()]
+    return tests, python, there
 
-    def asked(through):
-        more = {**env, "LLAMA_SERVER_BIN_PATH": str(HERE / "llama_server"), "CONFORMANCE_THROUGH": program if through else ""}
-        report = CACHE / "llama.xml"
-        report.unlink(missing_ok=True)
-        command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", "--timeout=60", *there]
-        subprocess.run(command, cwd=tests, env={**os.environ, **more}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        cases = re.findall(r'<testcase classname="([^"]*)" name="([^"]*)"[^>]*?(?:/>|>(.*?)</testcase>)', report.read_text(), re.S)
-        return {f"{of}::{name}": not re.search(r"<(failure|error|skipped)", inner or "") for of, name, inner in cases}
 
-    yield "llama.cpp's server tests", asked(False), asked(True)
+def llama_asked(env, tests, python, there, more):
+    more = {**env, "LLAMA_SERVER_BIN_PATH": str(HERE / "llama_server"), **more}
+    report = CACHE / "llama.xml"
+    report.unlink(missing_ok=True)
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", "--timeout=60", *there]
+    subprocess.run(command, cwd=tests, env={**os.environ, **more}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    cases = re.findall(r'<testcase classname="([^"]*)" name="([^"]*)"[^>]*?(?:/>|>(.*?)</testcase>)', report.read_text(), re.S)
+    return {f"{of}::{name}": not re.search(r"<(failure|error|skipped)", inner or "") for of, name, inner in cases}
 
 
 if __name__ == "__main__":

@@ -105,6 +105,7 @@ pub(crate) const SECTIONS: &[Section] = &[
         ],
         repeated: false,
     },
+    Section { path: "memory", keys: &["dir"], repeated: false },
     Section { path: "telemetry", keys: telemetry::KEYS, repeated: false },
 ];
 
@@ -175,6 +176,8 @@ pub struct Config {
     pub watch: Watch,
     /// Bounds on what is accepted.
     pub limits: Limits,
+    /// Where the files of the memory tool are, a folder for each scope, where models have that tool.
+    pub memory: Option<PathBuf>,
     /// How to log.
     pub log: LogConfig,
     /// Whether the environment asks for output without color (`NO_COLOR`, no-color.org).

@@ -12,8 +12,8 @@ use super::model::SizeClass;
 use super::problem::Problem;
 use super::written::{self as read, Sourced, Sources, Value, Written, note};
 use super::{
-    Config, Environment, Flags, Layers, Secret, Telemetry, door, gauge, guard, key, pin, profile, task, telemetry,
-    upstream,
+    Config, DEFAULT_SCOPE, Environment, Flags, Layers, Secret, Telemetry, door, gauge, guard, key, pin, profile, task,
+    telemetry, upstream,
 };
 
 /// Which window a model is to have.
@@ -177,6 +177,7 @@ pub(crate) fn resolve(
     let watch = guard::watch(layers, &mut sources, problems);
     let ceiling = guard::ceiling(layers, &mut sources, problems);
     let limits = limits(layers, &mut sources, problems);
+    let memory = layers.take_path("memory.dir", environment, problems);
     let telemetry = telemetry::resolve(layers, environment, &mut sources, problems);
     let log = LogConfig { telemetry, ..log(flags, environment, problems) };
 
@@ -195,6 +196,7 @@ pub(crate) fn resolve(
         check_models(&context, &above, &upstreams, flags.serves, problems);
     }
 
+    note("memory.dir", memory.as_ref(), |dir| dir.display().to_string(), &mut sources);
     note("task", task.as_ref(), |name| name.clone(), &mut sources);
     note("profile_dir", profile_dir.as_ref(), |dir| dir.display().to_string(), &mut sources);
     note("allowed_origins", allowed_origins.as_ref(), |names| names.join(", "), &mut sources);
@@ -223,6 +225,7 @@ pub(crate) fn resolve(
         ceiling: ceiling?,
         watch: watch?,
         limits: limits?,
+        memory: memory.map(|dir| dir.value.join(DEFAULT_SCOPE)),
         log,
         no_color: environment.get("NO_COLOR").is_some(),
         machine: MachineConfig::of(environment),

@@ -158,6 +158,8 @@ impl App {
     pub fn beside(&self, data_dir: std::path::PathBuf) -> Result<App, Error> {
         let store = Store::open(&data_dir)?;
         let mut config = self.config.clone();
+        // A scope's memory stands beside the others', under the same name as its record.
+        config.memory = config.memory.zip(data_dir.file_name()).map(|(dir, scope)| dir.with_file_name(scope));
         config.data_dir = data_dir;
         let app = App {
             config,

@@ -42,9 +42,11 @@ pub(super) fn running() -> Response<Body> {
     text("text/plain; charset=utf-8", "Ollama is running")
 }
 
-/// `GET /v1/models`. Anthropic's clients, which say so, ask at the same place as OpenAI's. So does Codex, which names its version and
-/// reads a list of its own shape in `models` (codex-rs/protocol, `ModelsResponse`): where that is empty, it goes by what it knows itself.
-/// llama-server's `models` have another shape, which it cannot read.
+/// `GET /v1/models`. Anthropic's clients, which say so, ask at the same place as OpenAI's. So does Codex where
+/// its provider has an `auth` command or its user is logged in: it names its version and reads a list of its own shape in `models`
+/// (codex-rs/protocol, `ModelsResponse`). That list stays empty, and Codex goes by what it knows itself: an entry must have
+/// `base_instructions`, which take the place of Codex's own prompt. Without that field Codex 0.169.0 refuses the whole list, and with an
+/// empty one it sends its model no instructions. llama-server's `models` have another shape, which it cannot read.
 pub(super) async fn models(app: &App, id: Option<&str>, parts: &Parts) -> Result<Response<Body>, Error> {
     let mut list = match parts.headers.contains_key("anthropic-version") {
         true => proxy::anthropic_models(app, id).await?,

@@ -107,6 +107,73 @@ fn it_answers_as_llama_server_does() {
     }
 }
 
+#[test]
+fn it_tells_tokens_prompts_and_odds_as_llama_server_does() {
+    let windowsill = Windowsill::itself(&[], &[]);
+    let llama = Llama::start_with(8192, &["--chat-template", &own_template()]);
+    let both = |path: &str, body: &Value| {
+        let off = [("x-windowsill", "off")];
+        let ours = http::post_with(&format!("{}{path}", windowsill.url()), &off, body);
+        let theirs = http::post(&format!("{}{path}", llama.url()), body);
+        assert_eq!(ours.status, theirs.status, "{path} {body}: {} / {}", ours.text, theirs.text);
+        (ours.json(), theirs.json())
+    };
+    let tool =
+        json!({"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}});
+    for (path, body) in [
+        ("/tokenize", json!({"content": "What is the capital of France ?"})),
+        ("/tokenize", json!({"content": "<|im_start|>user"})),
+        ("/tokenize", json!({"content": "<|im_start|>user", "parse_special": false, "add_special": true})),
+        ("/tokenize", json!({"content": "unicode \u{5abd} and emoji \u{1f917}", "with_pieces": true})),
+        ("/detokenize", json!({"tokens": [19556, 665, 1]})),
+        ("/apply-template", json!({"messages": [{"role": "user", "content": "Say hi."}]})),
+        ("/apply-template", json!({"messages": [{"role": "user", "content": "Say hi."}], "tools": [tool]})),
+    ] {
+        let (ours, theirs) = both(path, &body);
+        assert_eq!(ours, theirs, "{path} {body}");
+    }
+
+    // Greedily, the first token is the same; its odds are as the model has them.
+    let odds = |reply: &Value| reply["choices"][0]["logprobs"]["content"].as_array().expect("odds").clone();
+    for (more, top) in [(json!({}), 20), (json!({"top_logprobs": 3}), 3)] {
+        let mut body = chat("Hi", json!({"logprobs": true, "max_tokens": 3}));
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let (ours, theirs) = both("/v1/chat/completions", &body);
+        let (own, other) = (odds(&ours), odds(&theirs));
+        assert_eq!((own.len(), own[0]["id"].as_u64()), (3, other[0]["id"].as_u64()), "{ours} / {theirs}");
+        let off = own[0]["logprob"].as_f64().unwrap() - other[0]["logprob"].as_f64().unwrap();
+        assert!(off.abs() < 0.1, "{ours} / {theirs}");
+        for of in [&own[0], &other[0]] {
+            assert_eq!(of["top_logprobs"].as_array().map(Vec::len), Some(top), "{of}");
+            let keys: Vec<&String> = of.as_object().unwrap().keys().collect();
+            assert_eq!(keys, ["id", "token", "bytes", "logprob", "top_logprobs"], "{of}");
+        }
+        let spelled: String = own.iter().map(|of| of["token"].as_str().unwrap()).collect();
+        assert_eq!(ours["choices"][0]["message"]["content"], json!(spelled));
+    }
+    let body = chat("Hi", json!({"logprobs": true, "top_logprobs": 1, "max_tokens": 4, "stream": true}));
+    let events = http::post(&windowsill.chat_url(), &body).events();
+    let told = |event: &Value| event["choices"][0]["delta"]["content"].as_str().unwrap_or_default().to_owned();
+    let said: String = events.iter().map(told).collect();
+    let spelled: String = events
+        .iter()
+        .flat_map(|event| event["choices"][0]["logprobs"]["content"].as_array().cloned().unwrap_or_default())
+        .map(|of| of["token"].as_str().unwrap().to_owned())
+        .collect();
+    assert!(!said.is_empty() && said == spelled, "{said} / {spelled}");
+
+    // Several replies to one prompt, which counts once.
+    let body = chat("Name a color.", json!({"n": 3, "temperature": 1.5, "seed": 7, "max_tokens": 8}));
+    let reply = http::post(&windowsill.chat_url(), &body).json();
+    let choices = reply["choices"].as_array().expect("choices");
+    let indexes: Vec<u64> = choices.iter().filter_map(|choice| choice["index"].as_u64()).collect();
+    assert_eq!(indexes, [0, 1, 2], "{reply}");
+    assert!(choices.iter().any(|choice| choice["message"] != choices[0]["message"]), "{reply}");
+    assert!(reply["usage"]["completion_tokens"].as_u64() > Some(8), "{reply}");
+    let again = http::post(&windowsill.chat_url(), &body).json();
+    assert_eq!(again["choices"], reply["choices"], "the same seed gives the same replies");
+}
+
 /// The model's own template, as a file.
 fn own_template() -> String {
     let windowsill = windowsill::engine::Vocabulary::load(place("WINDOWSILL_MODEL").as_ref()).expect("a vocabulary");

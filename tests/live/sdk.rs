@@ -2,13 +2,14 @@
 //! chunk, with the SDK's helper, and whole. And the SDKs of other dialects read theirs. The server is scripted, so that the
 //! calls come for certain.
 
-use std::process::Command;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
 use crate::fakes::script::{TOOL, call, evicted, id_in, scripted, turn};
-use crate::fakes::{Fake, Kind, MODEL, TestProxy, tokens};
+use crate::fakes::{Fake, Kind, MODEL, Served, TestProxy, chat, prose, request, tokens};
 use crate::support::say;
 use crate::support::servers::place;
 
@@ -156,5 +157,99 @@ fn helpers_of_the_sdks_go_on_from_what_windowsill_remembers() {
             assert_eq!(messages[3]["content"], "fn a() {}", "{how}");
         }
         say(&format!("{helper}: gone on with"));
+    }
+}
+
+#[test]
+fn the_mcp_sdk_changes_a_conversation_over_both_transports() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::start(dir.path(), &[fake.url()], "");
+    let config = std::fs::read_to_string(dir.path().join("config.toml")).unwrap();
+    std::fs::write(dir.path().join("config.toml"), config.replace("127.0.0.1:0", &served.address.to_string())).unwrap();
+    let data = dir.path().join("data");
+    let command = [env!("CARGO_BIN_EXE_windowsill"), "mcp", "--data-dir", data.to_str().unwrap()];
+    let ways = [vec![format!("http://{}/mcp", served.address)], command.map(str::to_owned).to_vec()];
+    for (seed, way) in (3..).zip(ways) {
+        let sent = chat().system("s").user(&format!("Read number {seed}.")).tools().step(1, &prose(seed, 9_000));
+        let answer = request(served.address, "POST", "/v1/chat/completions", &[], &sent.body()).ok();
+        let id = answer.header("x-windowsill-conversation").unwrap().to_owned();
+        let mut python = Command::new(place("WINDOWSILL_SDK_PYTHON"));
+        python.arg(format!("{}/tests/sdk/mcp_tools.py", env!("CARGO_MANIFEST_DIR"))).arg(&id).args(&way);
+        let done = python.current_dir(dir.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{way:?}: {said}");
+        let seen: Value = serde_json::from_slice(&done.stdout).unwrap_or_else(|e| panic!("{way:?}: {e}: {said}"));
+        for (seen, version) in seen.as_array().unwrap().iter().zip(["2025-11-25", "2026-07-28"]) {
+            let first = version == "2025-11-25";
+            assert_eq!(seen["version"], version, "{way:?}: {seen}");
+            assert_eq!(seen["writes"], json!(["done", "pin", "unpin"]), "{seen}");
+            assert_eq!(seen["destroys"], json!(["unpin"]), "{seen}");
+            let structured = json!(["build", "context", "done", "pin", "pins", "unpin", "window"]);
+            assert_eq!(seen["structured"], structured, "{seen}");
+            assert!(seen["pins"][0].as_str().unwrap().starts_with("The gate stays green ("), "{seen}");
+            assert_eq!((&seen["taken"], &seen["built"]), (&json!(true), &json!("user")), "{seen}");
+            assert_eq!((&seen["done"], &seen["again"]), (&json!(first), &Value::Null), "{seen}");
+            // A call that is answered at once may tell nothing of its progress.
+            assert!(seen["progress"].as_u64() > Some(0), "{seen}");
+        }
+        say(&format!("{}: both versions", way[0]));
+    }
+}
+
+/// What windowsill answers to calls of its memory tool is what the tool of Anthropic's SDK answers, word for word.
+#[test]
+fn the_memory_answers_as_the_sdks_own_does() {
+    let file = "/memories/notes/a.md";
+    let commands = [
+        json!({"command": "view", "path": "/memories/none"}),
+        json!({"command": "create", "path": file, "file_text": "one\ntwo\nthree two\nfour\nfive\nsix\n"}),
+        json!({"command": "create", "path": file, "file_text": "x"}),
+        json!({"command": "create", "path": "/memories/b.md", "file_text": ""}),
+        json!({"command": "view", "path": file}),
+        json!({"command": "view", "path": file, "view_range": [2, 3]}),
+        json!({"command": "view", "path": file, "view_range": [5, -1]}),
+        json!({"command": "str_replace", "path": file, "old_str": "two", "new_str": "2"}),
+        json!({"command": "str_replace", "path": file, "old_str": "ten", "new_str": "10"}),
+        json!({"command": "str_replace", "path": file, "old_str": "four", "new_str": "4\n4.5"}),
+        json!({"command": "str_replace", "path": "/memories/none", "old_str": "a", "new_str": "b"}),
+        json!({"command": "str_replace", "path": "/memories/notes", "old_str": "a", "new_str": "b"}),
+        json!({"command": "insert", "path": file, "insert_line": 0, "insert_text": "zero\n"}),
+        json!({"command": "insert", "path": file, "insert_line": 8, "insert_text": "end"}),
+        json!({"command": "insert", "path": file, "insert_line": 99, "insert_text": "x"}),
+        json!({"command": "insert", "path": "/memories/none", "insert_line": 0, "insert_text": "x"}),
+        json!({"command": "view", "path": file}),
+        json!({"command": "rename", "old_path": file, "new_path": "/memories/b.md"}),
+        json!({"command": "rename", "old_path": file, "new_path": "/memories/c/d.md"}),
+        json!({"command": "rename", "old_path": file, "new_path": "/memories/e.md"}),
+        json!({"command": "rename", "old_path": "/memories", "new_path": "/memories/f"}),
+        json!({"command": "view", "path": "/memories"}),
+        json!({"command": "delete", "path": "/memories/b.md"}),
+        json!({"command": "delete", "path": "/memories/b.md"}),
+        json!({"command": "delete", "path": "/memories/c"}),
+        json!({"command": "delete", "path": "/memories"}),
+        json!({"command": "view", "path": "/etc/passwd"}),
+        json!({"command": "view", "path": "/memories/../../etc/passwd"}),
+    ];
+    let mut python = Command::new(place("WINDOWSILL_SDK_PYTHON"));
+    let script = format!("{}/tests/sdk/memory.py", env!("CARGO_MANIFEST_DIR"));
+    let mut child = python.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(json!(commands).to_string().as_bytes()).unwrap();
+    let theirs: Vec<String> = serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap();
+
+    let fake = Fake::start(Kind::LlamaServer, 8192);
+    let dir = tempfile::tempdir().unwrap();
+    let proxy = TestProxy::with(&[fake.url()], &format!("[memory]\ndir = {:?}\n", dir.path().to_str().unwrap()));
+    for ((nth, command), theirs) in commands.iter().enumerate().zip(theirs) {
+        fake.clear();
+        let calls = ("call_m", "windowsill_memory".to_owned(), command.to_string());
+        let round = AtomicUsize::new(0);
+        scripted(&fake, 7, move |_, _| match round.fetch_add(1, Ordering::SeqCst) {
+            0 => turn("", vec![calls.clone()]),
+            _ => turn("Noted.", vec![]),
+        });
+        proxy.chat(&chat().system("s").user(&format!("Do number {nth}.")).tools()).ok();
+        let messages = fake.mains().last().unwrap().messages();
+        assert_eq!(messages.last().unwrap()["content"], theirs, "{command}");
     }
 }

@@ -238,14 +238,24 @@ fn an_agent_reads_its_own_scope_alone() {
     let mut found = 0;
     for tool in &tools {
         for id in left.ids.iter().map(String::as_str).chain(["kumquat"]) {
-            let arguments =
-                [json!({"id": id}), json!({"query": "kumquat"}), json!({"conversation": id, "query": "kumquat"})];
+            let arguments = [
+                json!({"id": id}),
+                json!({"query": "kumquat"}),
+                json!({"conversation": id, "query": "kumquat"}),
+                json!({"conversation": id}),
+                json!({"conversation": id, "text": secret("dan")}),
+                json!({"conversation": id, "pin": 1}),
+            ];
             for arguments in arguments {
-                let params = json!({"name": tool, "arguments": arguments});
+                let params = json!({"name": tool, "arguments": &arguments});
                 for path in ["/mcp?all".to_owned(), format!("/mcp?conversation={}", left.conversation)] {
                     let told = call("dan", &path, "tools/call", params.clone());
                     assert!(!told.contains(&secret("ann")), "{tool}: {told}");
-                    found += usize::from(call("ann", &path, "tools/call", params.clone()).contains(&secret("ann")));
+                    let pins = get(&proxy, "ann", &format!("/windowsill/conversations/{}/pins", left.conversation));
+                    assert!(!pins.ok().text().contains(&secret("dan")), "{tool}");
+                    if arguments["text"].is_null() {
+                        found += usize::from(call("ann", &path, "tools/call", params.clone()).contains(&secret("ann")));
+                    }
                 }
             }
         }

@@ -32,6 +32,7 @@ const MORE: &[(&str, &str)] = &[
     ("context.rules", "[Rules](guardrails.md#rules)"),
     ("context.tools", "[Many tools in a small window](tools.md)"),
     ("context.system", "[System text by index](tools.md#system-text-by-index)"),
+    ("memory", "[A memory that stays](recall.md#a-memory-that-stays)"),
     ("telemetry", "[Metrics and traces](telemetry.md)"),
     ("ceiling", "[Ceilings](guardrails.md#ceilings)"),
     ("watch", "[Loops](guardrails.md#loops), [small models](guardrails.md#small-models)"),

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <exception>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -100,6 +101,8 @@ struct sill_job {
     common_chat_msg           said;
     std::vector<std::string>  ids;
     std::vector<std::string>  stops;
+    // So many of the likeliest tokens are told of each place; none where it is below 0.
+    int32_t                   likely = -1;
 };
 
 namespace {
@@ -162,9 +165,8 @@ void biases(const sill_engine & engine, const common_json & asked, common_params
     }
 }
 
-// Has the model's own template write the prompt, and sets up what its replies are to keep to and are read by: as llama-server
-// does (tools/server/server-common.cpp and server-task.cpp of llama.cpp).
-void set_chat(const sill_engine & engine, const common_json & asked, sill_job & job) {
+// What the model's own template writes a prompt from.
+common_chat_templates_inputs inputs_of(const sill_engine & engine, const common_json & asked) {
     if (!engine.chat) {
         throw std::invalid_argument("the model's chat template cannot be used: " + engine.no_chat);
     }
@@ -175,6 +177,13 @@ void set_chat(const sill_engine & engine, const common_json & asked, sill_job & 
     const auto able    = caps.find("supports_parallel_tool_calls");
     inputs.parallel_tool_calls = asked.value("parallel_tool_calls", able != caps.end() && able->second);
     inputs.reasoning_format    = common_reasoning_format_from_name(asked.value("reasoning_format", "deepseek"));
+    return inputs;
+}
+
+// Has the model's own template write the prompt, and sets up what its replies are to keep to and are read by: as llama-server
+// does (tools/server/server-common.cpp and server-task.cpp of llama.cpp).
+void set_chat(const sill_engine & engine, const common_json & asked, sill_job & job) {
+    const auto inputs = inputs_of(engine, asked);
     const bool tools = !inputs.tools.empty() && inputs.tool_choice != COMMON_CHAT_TOOL_CHOICE_NONE;
     auto       chat  = common_chat_templates_apply(engine.chat.get(), inputs);
 
@@ -263,6 +272,73 @@ common_json delta(const common_chat_msg_diff & diff) {
         calls.push_back(call);
         out["tool_calls"] = calls;
     }
+    return out;
+}
+
+bool is_utf8(const std::string & text) {
+    for (size_t at = 0; at < text.size();) {
+        const auto   lead   = static_cast<unsigned char>(text[at]);
+        const size_t length = lead < 0x80 ? 1 : lead >> 5 == 0x6 ? 2 : lead >> 4 == 0xe ? 3 : lead >> 3 == 0x1e ? 4 : 0;
+        if (length == 0 || at + length > text.size()) {
+            return false;
+        }
+        for (size_t i = 1; i < length; i++) {
+            if ((static_cast<unsigned char>(text[at + i]) & 0xc0) != 0x80) {
+                return false;
+            }
+        }
+        at += length;
+    }
+    return true;
+}
+
+// A token's text; its bytes where these are a part of a letter.
+common_json spelled(const std::string & piece) {
+    if (is_utf8(piece)) {
+        return piece;
+    }
+    auto bytes = common_json::array();
+    for (const char byte : piece) {
+        bytes.push_back(static_cast<int>(static_cast<unsigned char>(byte)));
+    }
+    return bytes;
+}
+
+common_json with_odds(const sill_engine & engine, llama_token token, double odds) {
+    const auto piece = common_token_to_piece(engine.vocab, token, true);
+    auto       bytes = common_json::array();
+    for (const char byte : piece) {
+        bytes.push_back(static_cast<int>(static_cast<unsigned char>(byte)));
+    }
+    auto out       = common_json::object();
+    out["id"]      = token;
+    out["token"]   = piece;
+    out["bytes"]   = bytes;
+    out["logprob"] = odds;
+    return out;
+}
+
+// A token that was chosen, with so many of the likeliest in its place, and the logarithms of their odds: as the model has them,
+// before anything is done to them to choose one.
+common_json odds(const sill_engine & engine, llama_token chosen, int32_t likely) {
+    const float * logits  = llama_get_logits_ith(engine.ctx, -1);
+    const int32_t n_vocab = llama_vocab_n_tokens(engine.vocab);
+    const float   most    = *std::max_element(logits, logits + n_vocab);
+    double        sum     = 0;
+    for (int32_t i = 0; i < n_vocab; i++) {
+        sum += std::exp(static_cast<double>(logits[i] - most));
+    }
+    const auto of = [&](llama_token token) { return std::max(logits[token] - most - std::log(sum), -1e9); };
+    std::vector<llama_token> all(n_vocab);
+    std::iota(all.begin(), all.end(), 0);
+    const auto n = std::min(likely, n_vocab);
+    std::partial_sort(all.begin(), all.begin() + n, all.end(), [&](llama_token a, llama_token b) { return logits[a] > logits[b]; });
+    auto top = common_json::array();
+    for (int32_t i = 0; i < n; i++) {
+        top.push_back(with_odds(engine, all[i], of(all[i])));
+    }
+    auto out            = with_odds(engine, chosen, of(chosen));
+    out["top_logprobs"] = top;
     return out;
 }
 
@@ -481,6 +557,7 @@ sill_job * sill_job_begin(const sill_engine * engine, const char * request, size
         auto       job      = std::make_unique<sill_job>();
         const auto sampling = asked.value("sampling", common_json::object());
         numbers(sampling, job->sampling);
+        job->likely = asked.value("likely", -1);
         biases(*engine, sampling, job->sampling);
         job->sampling.no_perf = true;
         if (asked.contains("messages")) {
@@ -505,6 +582,46 @@ sill_job * sill_job_begin(const sill_engine * engine, const char * request, size
     });
 }
 
+// Tells of texts and tokens what needs no evaluation, as llama-server's `/apply-template`, `/detokenize` and `/tokenize` do: of
+// `messages` the prompt, of `tokens` their text, of `content` its tokens.
+bool sill_engine_tell(const sill_engine * engine, const char * request, size_t length, sill_text * out) {
+    return sill_guarded(out, [&]() -> bool {
+        const auto asked = common_json::parse(std::string(request, length));
+        auto       told  = common_json::object();
+        if (asked.contains("messages")) {
+            told["prompt"] = common_chat_templates_apply(engine->chat.get(), inputs_of(*engine, asked)).prompt;
+        } else if (asked.contains("tokens")) {
+            const auto & tokens = asked.at("tokens");
+            std::string  text;
+            for (size_t i = 0; i < tokens.size(); i++) {
+                const auto token = tokens.at(i).get<int64_t>();
+                if (token < 0 || token >= llama_vocab_n_tokens(engine->vocab)) {
+                    throw std::invalid_argument("there is no token " + std::to_string(token));
+                }
+                text += common_token_to_piece(engine->vocab, static_cast<llama_token>(token), true);
+            }
+            told["content"] = text;
+        } else {
+            const bool special = asked.value("add_special", false);
+            const bool parse   = asked.value("parse_special", true);
+            const bool pieces  = asked.value("with_pieces", false);
+            auto       all     = common_json::array();
+            for (const auto token : common_tokenize(engine->vocab, asked.at("content").get<std::string>(), special, parse)) {
+                if (!pieces) {
+                    all.push_back(token);
+                    continue;
+                }
+                auto entry     = common_json::object();
+                entry["id"]    = token;
+                entry["piece"] = spelled(common_token_to_piece(engine->vocab, token, true));
+                all.push_back(entry);
+            }
+            told["tokens"] = all;
+        }
+        return sill_put(out, told.dump_safe(), true);
+    });
+}
+
 void sill_job_end(sill_job * job) { delete job; }
 
 const int32_t * sill_job_prompt(const sill_job * job, size_t * n, size_t * asking) {
@@ -519,13 +636,16 @@ bool sill_job_stops(const sill_job * job, sill_text * out) {
 }
 
 // Chooses the next token behind what was evaluated last: 1 that the reply goes on with `out`, 0 that it ends, -1 that
-// llama.cpp gave up.
-int32_t sill_job_next(const sill_engine * engine, sill_job * job, int32_t * token, sill_text * out) {
+// llama.cpp gave up. Where it was asked for, `likely` are the odds of that token and of the likeliest.
+int32_t sill_job_next(const sill_engine * engine, sill_job * job, int32_t * token, sill_text * out, sill_text * likely) {
     return sill_guarded(out, [&]() -> int32_t {
         *token = common_sampler_sample(job->sampler.get(), engine->ctx, -1);
         common_sampler_accept(job->sampler.get(), *token, true);
         if (llama_vocab_is_eog(engine->vocab, *token)) {
             return 0;
+        }
+        if (job->likely >= 0) {
+            sill_put(likely, odds(*engine, *token, job->likely).dump_safe(), true);
         }
         const bool shown = job->sampling.preserved_tokens.count(*token) > 0;
         sill_put(out, common_token_to_piece(engine->vocab, *token, shown), true);

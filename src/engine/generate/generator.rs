@@ -127,7 +127,7 @@ impl Generator {
 
 impl Process {
     fn hand_on(&self, id: u64, event: Event) {
-        let last = matches!(event, Event::Counted(_) | Event::Ended(_) | Event::Refused(_));
+        let last = matches!(event, Event::Counted(_) | Event::Words(_) | Event::Ended(_) | Event::Refused(_));
         let mut waiting = self.waiting.lock();
         if let Some(send) = waiting.get(&id) {
             // Nobody listens any more: it is being cancelled.

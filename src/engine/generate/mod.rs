@@ -85,7 +85,8 @@ pub struct Facts {
 /// What is asked of a model.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Request {
-    /// `messages`, `tools` and what else the prompt is made of, or `prompt`; and `sampling`: llama-server's names.
+    /// `messages`, `tools` and what else the prompt is made of, or `prompt`; and `sampling`: llama-server's names. `likely`: of so
+    /// many of the likeliest tokens at each place the odds are wanted.
     pub body: Value,
     /// Texts that end the reply, and are not part of it.
     pub stop: Vec<String>,
@@ -93,10 +94,24 @@ pub struct Request {
     pub max_tokens: Option<u32>,
     /// The reply is wanted as it is made; else all of it at its end.
     pub stream: bool,
-    /// Only the prompt's tokens are wanted: nothing is evaluated.
-    pub count: bool,
+    /// What is wanted of it.
+    pub wants: Wants,
     /// RAM that is free now (bytes), for the prompt cache.
     pub spare: u64,
+}
+
+/// What is wanted of a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wants {
+    /// A reply.
+    #[default]
+    Reply,
+    /// The number of the prompt's tokens: nothing is evaluated.
+    Count,
+    /// What llama.cpp tells of a text, of tokens, or of messages: nothing is evaluated, either. `body` holds `content`, `tokens` or
+    /// `messages`.
+    Words,
 }
 
 /// What becomes of a request, in this order: it is taken up, it begins, the reply is told, it ends; or it is counted, or refused.
@@ -107,6 +122,8 @@ pub enum Event {
     Taken,
     /// The prompt has so many tokens, and that was all.
     Counted(u32),
+    /// What was asked of words, and that was all.
+    Words(Value),
     /// The prompt was read, and is being evaluated.
     Began {
         /// Its tokens.
@@ -114,6 +131,8 @@ pub enum Event {
         /// How many of them need no evaluation.
         cached_tokens: u32,
     },
+    /// The odds of the next token of the reply: an entry of OpenAI's `logprobs`.
+    Odds(Value),
     /// More of a chat's reply: OpenAI's deltas.
     Said(Vec<Value>),
     /// More of a text.

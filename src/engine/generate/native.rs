@@ -79,10 +79,17 @@ unsafe extern "C" {
         length: usize,
         why: *mut RawText,
     ) -> *mut RawJob;
+    fn sill_engine_tell(engine: *const RawEngine, request: *const c_char, length: usize, out: *mut RawText) -> bool;
     fn sill_job_end(job: *mut RawJob);
     fn sill_job_prompt(job: *const RawJob, n: *mut usize, asking: *mut usize) -> *const i32;
     fn sill_job_stops(job: *const RawJob, out: *mut RawText) -> bool;
-    fn sill_job_next(engine: *const RawEngine, job: *mut RawJob, token: *mut i32, out: *mut RawText) -> i32;
+    fn sill_job_next(
+        engine: *const RawEngine,
+        job: *mut RawJob,
+        token: *mut i32,
+        out: *mut RawText,
+        likely: *mut RawText,
+    ) -> i32;
     fn sill_job_read(job: *mut RawJob, text: *const c_char, length: usize, partial: bool, out: *mut RawText) -> bool;
 }
 
@@ -215,6 +222,18 @@ impl Machine for Engine {
         Ok(Job { job, prompt, asking, stops })
     }
 
+    fn tell(&mut self, request: &Value) -> Result<Value, String> {
+        let request = request.to_string();
+        let mut out = Text::new();
+        // SAFETY: the engine is valid until `self` is dropped; the request is read within its length and not kept; `out` is a
+        // struct as on the other side.
+        let told = unsafe { sill_engine_tell(self.engine.as_ptr(), request.as_ptr().cast(), request.len(), out.raw()) };
+        if !told {
+            return Err(out.words());
+        }
+        serde_json::from_slice(out.bytes()).map_err(|e| e.to_string())
+    }
+
     fn keep(&mut self, n: usize) -> bool {
         // SAFETY: the engine is valid until `self` is dropped, and `&mut self` keeps others away from it.
         i32::try_from(n).is_ok_and(|n| unsafe { sill_engine_keep(self.engine.as_ptr(), n) })
@@ -262,10 +281,14 @@ impl Machine for Engine {
     }
 
     fn next(&mut self, job: &mut Job) -> Result<Chosen, String> {
-        let (mut token, mut out) = (0, Text::new());
-        // SAFETY: engine and job are valid and nobody else has them; token and text are written as on the other side.
-        match unsafe { sill_job_next(self.engine.as_ptr(), job.job.as_ptr(), &raw mut token, out.raw()) } {
-            1 => Ok(Chosen::Token { token, piece: out.bytes().to_vec() }),
+        let (mut token, mut out, mut likely) = (0, Text::new(), Text::new());
+        let (engine, job) = (self.engine.as_ptr(), job.job.as_ptr());
+        // SAFETY: engine and job are valid and nobody else has them; token and texts are written as on the other side.
+        match unsafe { sill_job_next(engine, job, &raw mut token, out.raw(), likely.raw()) } {
+            1 => {
+                let odds = serde_json::from_slice(likely.bytes()).ok();
+                Ok(Chosen::Token { token, piece: out.bytes().to_vec(), odds })
+            }
             0 => Ok(Chosen::End),
             _ => Err(out.words()),
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::agent::{Agent, Tool};
+use super::agent::{Agent, Effect, Tool};
 
 /// The version whose requests declare it themselves.
 pub const MODERN: &str = "2026-07-28";
@@ -38,7 +38,8 @@ pub const UNSUPPORTED_VERSION: i64 = -32022;
 /// What a model is told of the server as a whole.
 const INSTRUCTIONS: &str = "windowsill keeps long conversations within a local model's context window. What it took out of the \
     prompt stands there as a marker with an id (windowsill recall r…): `recall` reads it back whole, `search` finds what was \
-    said or taken out, `context` says how full the window is, `window` how large it is.";
+    said or taken out, `context` says how full the window is, `window` how large it is. `pin` has a text stay in the prompt, \
+    `done` says that a task is done, `build` begins another conversation with turns of this one.";
 
 /// How an original is called as a resource.
 const RECORDS: &str = "windowsill://record/";
@@ -257,7 +258,8 @@ fn cacheable(mut result: Value, modern: bool) -> Value {
 
 fn offered(tool: Tool) -> Value {
     let mut out = json!({"name": tool.name, "description": tool.description, "inputSchema": tool.schema,
-        "annotations": {"readOnlyHint": true, "openWorldHint": false}});
+        "annotations": {"readOnlyHint": tool.effect == Effect::Reads, "destructiveHint": tool.effect == Effect::Removes,
+            "openWorldHint": false}});
     if let Some(answer) = tool.answer {
         out["outputSchema"] = answer;
     }

@@ -24,6 +24,9 @@ pub(in crate::proxy) const RECALL_AHEAD: HeaderName = HeaderName::from_static("x
 /// `on`, `off`: whether the model gets the tool that says that a task is done.
 pub(in crate::proxy) const DONE: HeaderName = HeaderName::from_static("x-windowsill-done");
 
+/// `off`: a request without the tool that keeps files for later conversations.
+pub(in crate::proxy) const MEMORY: HeaderName = HeaderName::from_static("x-windowsill-memory");
+
 /// Names what the conversation works on: its rules are those of this project.
 pub(in crate::proxy) const PROJECT: HeaderName = HeaderName::from_static("x-windowsill-project");
 
@@ -55,7 +58,7 @@ pub(in crate::proxy) const SCOPE: HeaderName = HeaderName::from_static("x-window
 pub(in crate::proxy) const EDITS: HeaderName = HeaderName::from_static("x-windowsill-edits");
 
 /// Request headers that are meant for this proxy and go no further.
-pub(in crate::proxy) const OURS: [HeaderName; 16] = [
+pub(in crate::proxy) const OURS: [HeaderName; 17] = [
     KEY_NAME,
     SCOPE,
     CONTINUES,
@@ -66,6 +69,7 @@ pub(in crate::proxy) const OURS: [HeaderName; 16] = [
     RECALL,
     RECALL_AHEAD,
     DONE,
+    MEMORY,
     PROJECT,
     TOOLS,
     CLIENT_SESSION,

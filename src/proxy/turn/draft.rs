@@ -38,7 +38,7 @@ fn ours(app: &App, draft: &Draft<'_>, tools: Option<&Bytes>) -> Ours {
         recall: if offered || may_come { text_cost(app, draft, &recall::definition(asks)) } else { 0 },
         offered,
         may_come,
-        done: if draft.done { text_cost(app, draft, recall::done::DEFINITION) } else { 0 },
+        at_head: draft.at_head.definitions().map(|ours| text_cost(app, draft, ours)).sum(),
     }
 }
 
@@ -143,7 +143,7 @@ async fn recalled(
     let may_fold =
         asked.is_persons() && again.first_plan().is_some_and(|early| early.fits && !early.hard && folds(early));
     if may_fold && again.facts().output_reserved == reserved {
-        let kept = (draft.done, draft.counted);
+        let kept = (draft.at_head, draft.counted);
         if let Ok(Some(made)) = fitted(app, draft, &mut again, start).await {
             let limit = again.limit();
             let block = remind::block_of(app, draft, limit.saturating_sub(made.tokens), &made, &asked);
@@ -151,7 +151,7 @@ async fn recalled(
                 return remind::reminded(app, draft, limit, made, block).await;
             }
         }
-        (draft.done, draft.counted) = kept;
+        (draft.at_head, draft.counted) = kept;
         draft.request = request;
     }
     let block = remind::block_of(app, draft, free, &made, &asked);
@@ -324,7 +324,7 @@ fn next<M>(fitting: &mut Fitting<'_, M>, draft: &mut Draft<'_>) -> Option<Plan> 
 fn counted_with(counted: Option<(Tokens, Sureness)>, began: Ours, now: Ours) -> Option<(Tokens, Sureness)> {
     let (tokens, sureness) = counted?;
     match (began.offered, now.offered) {
-        _ if now.done != began.done => None,
+        _ if now.at_head != began.at_head => None,
         (true, false) => None,
         (false, true) => Some((tokens.saturating_add(now.recall), sureness)),
         _ => Some((tokens, sureness)),

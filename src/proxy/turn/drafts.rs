@@ -15,7 +15,7 @@ use crate::plan::{Counting, Plan, Policy};
 use crate::proxy::state::live::Brief;
 use crate::proxy::state::standing::Held;
 use crate::proxy::state::view::Subject;
-use crate::recall;
+use crate::recall::AtHead;
 use crate::store::Original;
 use crate::wire::openai_chat::Request;
 
@@ -37,8 +37,8 @@ pub(in crate::proxy) struct Draft<'a> {
     pub(in crate::proxy) wrote: std::time::Duration,
     /// Digests by message, once they were asked for.
     pub(in crate::proxy) digests: Option<HashMap<usize, String>>,
-    /// Whether the model has the tool that says that a task is done.
-    pub(in crate::proxy) done: bool,
+    /// Tools of ours that the model has from the first prompt on.
+    pub(in crate::proxy) at_head: AtHead,
     /// What people want of the conversation.
     pub(in crate::proxy) wanted: Held,
     /// What the next brief is to keep above all.
@@ -66,25 +66,25 @@ impl Draft<'_> {
         if !ours.offered && self.request.offers() {
             Arc::make_mut(&mut self.request).withdraw();
         }
-        if ours.done == 0 && self.done {
-            recall::done::withdraw(Arc::make_mut(&mut self.request));
-            self.done = false;
+        if ours.at_head == 0 && self.at_head != AtHead::default() {
+            self.at_head.withdraw(Arc::make_mut(&mut self.request));
+            self.at_head = AtHead::default();
         }
     }
 
     /// What became of the request.
     pub(in crate::proxy) fn settled(self) -> Settled {
-        let Draft { request, held, done, wanted, warnings, .. } = self;
+        let Draft { request, held, at_head, wanted, warnings, .. } = self;
         // It shares the request's parts, which then need not be copied.
         drop(held);
-        Settled { request: Arc::unwrap_or_clone(request), done, wanted, warnings }
+        Settled { request: Arc::unwrap_or_clone(request), at_head, wanted, warnings }
     }
 }
 
 /// What became of a request once it was planned.
 pub(in crate::proxy) struct Settled {
     pub(in crate::proxy) request: Request,
-    pub(in crate::proxy) done: bool,
+    pub(in crate::proxy) at_head: AtHead,
     pub(in crate::proxy) wanted: Held,
     pub(in crate::proxy) warnings: Vec<String>,
 }

@@ -86,7 +86,7 @@ pub(in crate::proxy) async fn measured<'a>(
         written: None,
         wrote: std::time::Duration::ZERO,
         digests: None,
-        done: head.done,
+        at_head: head.at_head,
         wanted,
         focus,
     };

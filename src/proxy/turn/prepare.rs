@@ -159,7 +159,7 @@ fn prepared(
     let Head { tools, admitted, indexed, .. } = head;
     let Wishes { standing, scope, ruled, granted } = wishes;
     let Planned { drafted, before, lines, seconds } = planned;
-    let Settled { request, done, wanted, warnings } = settled;
+    let Settled { request, at_head, wanted, warnings } = settled;
     let is_fork = history.inherits.is_some();
     let History { chain, located, repeats_a_beginning, id, session, stored, ahead, switched, .. } = history;
     let History { client_marks, respelled, .. } = history;
@@ -205,7 +205,7 @@ fn prepared(
             seconds,
         },
         told: Told { actions, because, waits, warnings, client: None },
-        head: Head { tools, done, admitted, indexed, warnings: Vec::new() },
+        head: Head { tools, at_head, admitted, indexed, warnings: Vec::new() },
         wishes: Wanted { standing, standing_changed, scope, ruled, wanted },
         sending: Sending::default(),
         request,

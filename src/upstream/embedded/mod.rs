@@ -4,21 +4,22 @@
 mod nested;
 mod reply;
 mod request;
+mod sending;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
-use futures_util::stream;
 use http::{Method, Response, StatusCode, header};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::engine::generate::{Answers, Event, Facts, Generator, Refused, Request, Setup};
+use crate::engine::generate::{Answers, Event, Facts, Generator, Refused, Request, Setup, Wants};
 use crate::gguf::CacheTypes;
 use reply::{Reply, Said};
 use request::Asked;
+use sending::{at_once, failed, not_loaded, streamed, whole};
 
 /// The window where nobody named one and none could be fitted (tokens): what fits almost anywhere.
 const LEAST_WINDOW: u32 = 4096;
@@ -234,8 +235,13 @@ impl Embedded {
             (&Method::POST, "/v1/chat/completions" | "/chat/completions", running) => {
                 self.reply(body, true, running).await
             }
-            (&Method::POST, "/v1/chat/completions/input_tokens", running) => self.counted(body, running).await,
+            (&Method::POST, "/v1/chat/completions/input_tokens" | "/chat/completions/input_tokens", running) => {
+                self.counted(body, running).await
+            }
             (&Method::POST, "/v1/completions", running) => self.reply(body, false, running).await,
+            (&Method::POST, "/tokenize" | "/detokenize" | "/apply-template", running) => {
+                self.words(&path, &body, running).await
+            }
             (_, "/health" | "/v1/health" | "/slots", None) => not_loaded(),
             (method, path, _) => {
                 let what = format!("the embedded engine has no {method} {path}: it chats, and continues texts");
@@ -251,7 +257,7 @@ impl Embedded {
             "default_generation_settings": {"n_ctx": running.map_or(0, |r| r.generator.facts().n_ctx)},
             "total_slots": 1, "model_path": serving.file, "modalities": {"vision": false, "audio": false},
             "chat_template": serving.own_template.as_ref().or(serving.template.as_ref()),
-            "build_info": concat!("windowsill ", env!("CARGO_PKG_VERSION")),
+            "build_info": reply::BUILD,
             "held": running.map(|r| r.generator.facts()).map(|f| json!({"gpu_bytes": f.on_gpus, "ram_bytes": f.in_ram})),
         })
     }
@@ -275,12 +281,27 @@ impl Embedded {
     /// The prompt tokens of a chat, as llama-server tells them.
     async fn counted(&self, body: Bytes, running: Option<Running>) -> Response<reqwest::Body> {
         let request = match read(body, true).await {
-            Ok(asked) => Request { count: true, ..asked.request },
+            Ok(asked) => Request { wants: Wants::Count, ..asked.request },
             Err(why) => return failed(reply::error(400, "invalid_request_error", &why)),
         };
         let Some(running) = running else { return not_loaded() };
         match Told::of(self, &running, request).next().await {
             Event::Counted(tokens) => whole(StatusCode::OK, &json!({"input_tokens": tokens})),
+            Event::Refused(why) => failed(reply::refusal(&why)),
+            _ => failed(reply::error(500, "server_error", "the process that generates answered something else")),
+        }
+    }
+
+    /// What llama-server tells of texts, tokens and prompts.
+    async fn words(&self, path: &str, body: &[u8], running: Option<Running>) -> Response<reqwest::Body> {
+        let asked = match request::words(path, body) {
+            Ok(asked) => asked,
+            Err(why) => return failed(reply::error(400, "invalid_request_error", &why)),
+        };
+        let Some(running) = running else { return not_loaded() };
+        let request = Request { body: asked, wants: Wants::Words, ..Request::default() };
+        match Told::of(self, &running, request).next().await {
+            Event::Words(told) => whole(StatusCode::OK, &told),
             Event::Refused(why) => failed(reply::refusal(&why)),
             _ => failed(reply::error(500, "server_error", "the process that generates answered something else")),
         }
@@ -300,13 +321,15 @@ impl Embedded {
         let number = self.inner.replies.fetch_add(1, Ordering::Relaxed);
         let now = crate::clock::now();
         let kind = if chat { "chatcmpl" } else { "cmpl" };
-        let Asked { request, usage, model } = asked;
+        let (usage, model, mut each) = (asked.usage, asked.model.clone(), asked.each());
         let shape = Reply {
             id: format!("{kind}-{:x}-{number:x}", now.as_nanos()),
             created: now.as_secs(),
             model: model.unwrap_or_else(|| self.inner.id.clone()),
             chat,
+            index: 0,
         };
+        let request = each.next().unwrap_or_default();
         let stream = request.stream;
         let mut told = Told::of(self, &running, request.clone());
         let mut first = told.next().await;
@@ -320,10 +343,13 @@ impl Embedded {
             told = Told::of(self, &running, request);
             first = told.next().await;
         }
+        let owned = self.clone();
+        // The others are asked for in turn; a process that ends meanwhile says so itself.
+        let more = each.map(move |request| Told::of(&owned, &running, request));
         match first {
             Event::Refused(why) => told.refused(&why),
-            _ if stream => streamed(told, shape, usage),
-            _ => at_once(told, &shape).await,
+            _ if stream => streamed(told, more, shape, usage),
+            _ => at_once(told, more, shape).await,
         }
     }
 }
@@ -382,11 +408,12 @@ impl Told {
         match &event {
             Event::Said(deltas) => deltas.iter().for_each(|delta| self.said.take(delta)),
             Event::Text(text) => self.said.content.push_str(text),
+            Event::Odds(odds) => self.said.odds.push(odds.clone()),
             // The reply's last token is not in the context.
             Event::Ended(ended) => {
                 self.work.holds(ended.prompt_tokens.saturating_add(ended.completion_tokens.saturating_sub(1)));
             }
-            Event::Taken | Event::Counted(_) | Event::Began { .. } | Event::Refused(_) => {}
+            Event::Taken | Event::Counted(_) | Event::Words(_) | Event::Began { .. } | Event::Refused(_) => {}
         }
         event
     }
@@ -408,64 +435,4 @@ async fn read(body: Bytes, chat: bool) -> Result<Asked, String> {
         return request::read(&body, chat);
     }
     tokio::task::spawn_blocking(move || request::read(&body, chat)).await.map_err(|e| e.to_string())?
-}
-
-async fn at_once(mut told: Told, shape: &Reply) -> Response<reqwest::Body> {
-    loop {
-        match told.next().await {
-            Event::Ended(ended) => return whole(StatusCode::OK, &shape.whole(&told.said, &ended)),
-            Event::Refused(why) => return told.refused(&why),
-            Event::Taken | Event::Counted(_) | Event::Began { .. } | Event::Said(_) | Event::Text(_) => {}
-        }
-    }
-}
-
-/// The reply as server-sent events, once it is known that there will be one.
-fn streamed(told: Told, shape: Reply, usage: bool) -> Response<reqwest::Body> {
-    let opening = shape.opening().iter().map(event).collect::<String>();
-    let parts = stream::unfold((Some(told), shape, opening), move |(told, shape, begun)| async move {
-        let mut told = told?;
-        if !begun.is_empty() {
-            return Some((Ok::<Bytes, std::io::Error>(begun.into()), (Some(told), shape, String::new())));
-        }
-        loop {
-            let (text, over) = match told.next().await {
-                Event::Taken | Event::Counted(_) | Event::Began { .. } => continue,
-                Event::Said(deltas) => (deltas.iter().map(|delta| event(&shape.said(delta))).collect(), false),
-                Event::Text(text) => (event(&shape.text(&text)), false),
-                Event::Ended(ended) => {
-                    let parts = shape.closing(&ended, told.said.called(), usage);
-                    let text = parts.iter().map(event).collect::<String>();
-                    (format!("{text}data: [DONE]\n\n"), true)
-                }
-                // Too late for a status: the stream says so.
-                Event::Refused(why) => (event(&reply::refusal(&why).1), true),
-            };
-            return Some((Ok(text.into()), ((!over).then_some(told), shape, String::new())));
-        }
-    });
-    respond(StatusCode::OK, "text/event-stream", reqwest::Body::wrap_stream(parts))
-}
-
-fn event(value: &Value) -> String {
-    format!("data: {value}\n\n")
-}
-
-fn not_loaded() -> Response<reqwest::Body> {
-    failed(reply::error(503, "unavailable_error", "the model is not loaded"))
-}
-
-fn failed((status, body): (u16, Value)) -> Response<reqwest::Body> {
-    whole(StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), &body)
-}
-
-fn whole(status: StatusCode, body: &Value) -> Response<reqwest::Body> {
-    respond(status, "application/json; charset=utf-8", body.to_string().into())
-}
-
-fn respond(status: StatusCode, kind: &'static str, body: reqwest::Body) -> Response<reqwest::Body> {
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
-    response
 }

@@ -4,6 +4,9 @@ use serde_json::{Map, Value, json};
 
 use crate::engine::generate::{Ended, Refused};
 
+/// What made a reply.
+pub(super) const BUILD: &str = concat!("windowsill ", env!("CARGO_PKG_VERSION"));
+
 /// What all parts of one reply have in common.
 #[derive(Debug, Clone)]
 pub(super) struct Reply {
@@ -15,62 +18,97 @@ pub(super) struct Reply {
     pub(super) model: String,
     /// A chat's reply, or the continuation of a text.
     pub(super) chat: bool,
+    /// Which of several replies is told.
+    pub(super) index: u32,
 }
 
 impl Reply {
     /// One part of a stream.
     fn chunk(&self, choices: Value) -> Value {
         let object = if self.chat { "chat.completion.chunk" } else { "text_completion" };
-        json!({"choices": choices, "created": self.created, "id": self.id, "model": self.model, "object": object})
+        json!({
+            "choices": choices, "created": self.created, "id": self.id, "model": self.model, "object": object,
+            "system_fingerprint": BUILD,
+        })
     }
 
     /// What a stream begins with: whose words follow. A text's begins with its words.
     pub(super) fn opening(&self) -> Option<Value> {
         let delta = json!({"role": "assistant", "content": null});
-        self.chat.then(|| self.chunk(json!([{"finish_reason": null, "index": 0, "delta": delta}])))
+        self.chat.then(|| self.chunk(json!([{"finish_reason": null, "index": self.index, "delta": delta}])))
     }
 
     /// More of a chat's reply.
-    pub(super) fn said(&self, delta: &Value) -> Value {
-        self.chunk(json!([{"finish_reason": null, "index": 0, "delta": delta}]))
+    pub(super) fn said(&self, delta: &Value, odds: Vec<Value>) -> Value {
+        let mut choice = json!({"finish_reason": null, "index": self.index, "delta": delta});
+        if !odds.is_empty() {
+            choice["logprobs"] = json!({"content": odds});
+        }
+        self.chunk(json!([choice]))
     }
 
     /// More of a text.
-    pub(super) fn text(&self, text: &str) -> Value {
-        self.chunk(json!([{"finish_reason": null, "index": 0, "logprobs": null, "text": text}]))
+    pub(super) fn text(&self, text: &str, odds: Vec<Value>) -> Value {
+        let logprobs = logprobs(odds);
+        self.chunk(json!([{"finish_reason": null, "index": self.index, "logprobs": logprobs, "text": text}]))
     }
 
-    /// What a stream ends with, before its `[DONE]`.
-    pub(super) fn closing(&self, ended: &Ended, called: bool, with_usage: bool) -> Vec<Value> {
+    /// What the last of a reply's parts says.
+    pub(super) fn last(&self, ended: &Ended, called: bool) -> Value {
         let reason = finish_reason(ended, called);
-        let mut last = self.chunk(match self.chat {
-            true => json!([{"finish_reason": reason, "index": 0, "delta": {}}]),
-            false => json!([{"finish_reason": reason, "index": 0, "logprobs": null, "text": ""}]),
-        });
-        if !with_usage {
-            last["timings"] = timings(ended);
-            return vec![last];
-        }
-        let mut sum = self.chunk(json!([]));
-        (sum["usage"], sum["timings"]) = (usage(ended), timings(ended));
-        vec![last, sum]
-    }
-
-    /// The whole reply at once.
-    pub(super) fn whole(&self, said: &Said, ended: &Ended) -> Value {
-        let reason = finish_reason(ended, said.called());
-        let (object, choice) = match self.chat {
-            true => ("chat.completion", json!({"finish_reason": reason, "index": 0, "message": said.message()})),
-            false => {
-                let choice = json!({"finish_reason": reason, "index": 0, "logprobs": null, "text": said.content});
-                ("text_completion", choice)
-            }
-        };
-        json!({
-            "choices": [choice], "created": self.created, "id": self.id, "model": self.model, "object": object,
-            "usage": usage(ended), "timings": timings(ended),
+        self.chunk(match self.chat {
+            true => json!([{"finish_reason": reason, "index": self.index, "delta": {}}]),
+            false => json!([{"finish_reason": reason, "index": self.index, "logprobs": null, "text": ""}]),
         })
     }
+
+    /// What a stream ends with, before its `[DONE]`; `sum`: over all replies.
+    pub(super) fn closing(&self, mut last: Value, sum: &Ended, with_usage: bool) -> Vec<Value> {
+        if !with_usage {
+            last["timings"] = timings(sum);
+            return vec![last];
+        }
+        let mut told = self.chunk(json!([]));
+        (told["usage"], told["timings"]) = (usage(sum), timings(sum));
+        vec![last, told]
+    }
+
+    /// One of several replies, at once.
+    pub(super) fn choice(&self, said: &Said, ended: &Ended) -> Value {
+        let (reason, logprobs) = (finish_reason(ended, said.called()), logprobs(said.odds.clone()));
+        if !self.chat {
+            return json!({"finish_reason": reason, "index": self.index, "logprobs": logprobs, "text": said.content});
+        }
+        let mut choice = json!({"finish_reason": reason, "index": self.index, "message": said.message()});
+        if !logprobs.is_null() {
+            choice["logprobs"] = logprobs;
+        }
+        choice
+    }
+
+    /// All replies at once; `sum`: over all of them.
+    pub(super) fn whole(&self, choices: Vec<Value>, sum: &Ended) -> Value {
+        let object = if self.chat { "chat.completion" } else { "text_completion" };
+        json!({
+            "choices": choices, "created": self.created, "id": self.id, "model": self.model, "object": object,
+            "system_fingerprint": BUILD, "usage": usage(sum), "timings": timings(sum),
+        })
+    }
+}
+
+/// What the replies to one request took together: the prompt counts once.
+pub(super) fn summed(before: Option<Ended>, ended: &Ended) -> Ended {
+    let Some(before) = before else { return ended.clone() };
+    Ended {
+        completion_tokens: before.completion_tokens.saturating_add(ended.completion_tokens),
+        completion_ms: before.completion_ms + ended.completion_ms,
+        ..before
+    }
+}
+
+/// The odds of tokens as OpenAI has them.
+fn logprobs(odds: Vec<Value>) -> Value {
+    if odds.is_empty() { Value::Null } else { json!({"content": odds}) }
 }
 
 fn finish_reason(ended: &Ended, called: bool) -> &'static str {
@@ -103,6 +141,8 @@ fn timings(ended: &Ended) -> Value {
 #[derive(Debug, Default)]
 pub(super) struct Said {
     pub(super) content: String,
+    /// The odds of its tokens that were not told yet.
+    pub(super) odds: Vec<Value>,
     reasoning: String,
     calls: Vec<Call>,
 }
@@ -187,7 +227,7 @@ mod tests {
     }
 
     fn reply(chat: bool) -> Reply {
-        Reply { id: "x-1".into(), created: 7, model: "m".into(), chat }
+        Reply { id: "x-1".into(), created: 7, model: "m".into(), chat, index: 0 }
     }
 
     #[test]
@@ -204,7 +244,8 @@ mod tests {
         ] {
             said.take(&delta);
         }
-        let whole = reply(true).whole(&said, &ended(false));
+        let choice = reply(true).choice(&said, &ended(false));
+        let whole = reply(true).whole(vec![choice], &summed(None, &ended(false)));
         assert_eq!(whole["choices"][0]["finish_reason"], "tool_calls");
         assert_eq!(
             whole["choices"][0]["message"],
@@ -227,13 +268,19 @@ mod tests {
         let chat = reply(true);
         assert_eq!(chat.opening().unwrap()["choices"][0]["delta"]["role"], "assistant");
         assert_eq!(reply(false).opening(), None);
-        let with = chat.closing(&ended(true), false, true);
+        let with = chat.closing(chat.last(&ended(true), false), &ended(true), true);
         assert_eq!(with[0]["choices"][0]["finish_reason"], "length");
         assert_eq!((&with[1]["choices"], &with[1]["usage"]["prompt_tokens"]), (&json!([]), &json!(9)));
-        let without = chat.closing(&ended(false), true, false);
+        let without = chat.closing(chat.last(&ended(false), true), &ended(false), false);
         assert_eq!((without.len(), &without[0]["choices"][0]["finish_reason"]), (1, &json!("tool_calls")));
-        assert_eq!(reply(false).closing(&ended(false), false, false)[0]["choices"][0]["text"], "");
-        assert_eq!(reply(false).text("a")["object"], "text_completion");
+        assert_eq!(reply(false).last(&ended(false), false)["choices"][0]["text"], "");
+        // Of several replies each says which it is, and the prompt counts once.
+        let second = Reply { index: 1, ..reply(true) };
+        assert_eq!(second.opening().unwrap()["choices"][0]["index"], 1);
+        assert_eq!(second.last(&ended(false), false)["choices"][0]["index"], 1);
+        let sum = summed(Some(ended(false)), &ended(false));
+        assert_eq!((sum.prompt_tokens, sum.completion_tokens), (9, 2 * ended(false).completion_tokens));
+        assert_eq!(reply(false).text("a", Vec::new())["object"], "text_completion");
     }
 
     #[test]

@@ -32,6 +32,13 @@ const SAMPLING: [(&str, bool); 22] = [
     ("mirostat_eta", false),
 ];
 
+/// Replies to one request at most. They are made one after the other.
+const CHOICES: u32 = 16;
+
+/// Tokens whose odds are told at each place: at most, and unless the client says how many.
+const LIKELY: u64 = 1_000;
+const USUAL_LIKELY: u64 = 20;
+
 /// The levels of JSON that serde_json reads.
 const JSON_LEVELS: usize = 127;
 
@@ -42,6 +49,8 @@ pub(super) struct Asked {
     pub(super) request: Request,
     /// The usage is wanted at the end of a stream.
     pub(super) usage: bool,
+    /// How many replies are wanted.
+    pub(super) choices: u32,
     /// The model's name in the request, which the reply says again.
     pub(super) model: Option<String>,
 }
@@ -64,12 +73,62 @@ pub(super) fn read(body: &[u8], chat: bool) -> Result<Asked, String> {
     }
     format(body, &mut out)?;
     out.insert("sampling".into(), Value::Object(sampling(body)?));
+    if let Some(likely) = likely(body, chat)? {
+        out.insert("likely".into(), likely.into());
+    }
     let stream = flag(body, "stream")?.unwrap_or(false);
     let request =
         Request { body: Value::Object(out), stop: stops(body)?, max_tokens: most(body)?, stream, ..Request::default() };
     let usage = body.get("stream_options").is_some_and(|options| options["include_usage"] == true);
     let model = body.get("model").and_then(Value::as_str).filter(|name| !name.is_empty()).map(str::to_owned);
-    Ok(Asked { request, usage, model })
+    let choices = there(body, "n").map_or(Some(1), |n| n.as_u64().and_then(|n| u32::try_from(n).ok()));
+    let choices = choices.filter(|n| (1..=CHOICES).contains(n));
+    let choices = choices.ok_or_else(|| format!("`n` must be a whole number from 1 to {CHOICES}"))?;
+    Ok(Asked { request, usage, choices, model })
+}
+
+impl Asked {
+    /// What the engine is asked for each reply, in turn: a seed of the client's own gives each of them one of its own.
+    pub(super) fn each(&self) -> impl Iterator<Item = Request> + Send + use<> {
+        let request = self.request.clone();
+        (0..self.choices).map(move |nth| {
+            let mut request = request.clone();
+            if let Some(seed) = request.body["sampling"]["seed"].as_u64().filter(|seed| *seed < u64::from(u32::MAX)) {
+                request.body["sampling"]["seed"] = ((seed + u64::from(nth)) % u64::from(u32::MAX)).into();
+            }
+            request
+        })
+    }
+}
+
+/// Reads the body of `/tokenize`, `/detokenize` or `/apply-template`.
+///
+/// # Errors
+/// What is wrong with it, by the name of the field.
+pub(super) fn words(path: &str, body: &[u8]) -> Result<Value, String> {
+    let body: Value = serde_json::from_slice(body).map_err(|e| unreadable(&e))?;
+    let body = body.as_object().ok_or("the body is not a JSON object")?;
+    let mut out = Map::new();
+    match path {
+        "/apply-template" => conversation(body, &mut out)?,
+        "/detokenize" => {
+            let tokens = there(body, "tokens").and_then(Value::as_array).ok_or("`tokens` must be an array")?;
+            if !tokens.iter().all(|token| token.as_u64().is_some_and(|token| i32::try_from(token).is_ok())) {
+                return Err("`tokens` must be an array of tokens".into());
+            }
+            out.insert("tokens".into(), tokens.clone().into());
+        }
+        _ => {
+            let content = there(body, "content").and_then(Value::as_str).ok_or("`content` must be a string")?;
+            out.insert("content".into(), content.into());
+            for key in ["add_special", "parse_special", "with_pieces"] {
+                if let Some(set) = flag(body, key)? {
+                    out.insert(key.into(), set.into());
+                }
+            }
+        }
+    }
+    Ok(Value::Object(out))
 }
 
 /// Why a body cannot be read. That it is nested too deep is no matter of its spelling, and is told with the number.
@@ -92,19 +151,31 @@ fn flag(body: &Map<String, Value>, key: &str) -> Result<Option<bool>, String> {
 fn cannot(body: &Map<String, Value>) -> Result<(), String> {
     let refused =
         |what: &str| Err(format!("`{what}` is more than the embedded engine can do: use llama-server for that"));
-    if there(body, "n").is_some_and(|n| n != 1) {
-        return refused("n");
-    }
-    let logprobs = there(body, "logprobs").is_some_and(|wanted| *wanted != false);
-    if logprobs || there(body, "top_logprobs").is_some_and(|n| *n != 0) {
-        return refused("logprobs");
-    }
     for key in ["echo", "suffix", "best_of", "lora"] {
         if there(body, key).is_some_and(|value| *value != false && *value != 1 && *value != "" && *value != json!([])) {
             return refused(key);
         }
     }
     Ok(())
+}
+
+/// Of how many tokens the odds are wanted at each place; `None` where none are. As llama-server reads it: a chat says `logprobs: true`,
+/// with 20 of them unless `top_logprobs` says otherwise, a text says the number.
+fn likely(body: &Map<String, Value>, chat: bool) -> Result<Option<u64>, String> {
+    let wrong = |key: &str| format!("`{key}` must be a whole number from 0 to {LIKELY}");
+    let number = |key: &str| match there(body, key) {
+        None => Ok(None),
+        Some(value) => value.as_u64().filter(|n| *n <= LIKELY).map(Some).ok_or_else(|| wrong(key)),
+    };
+    if !chat {
+        return Ok(number("logprobs")?.or(number("n_probs")?.filter(|n| *n > 0)));
+    }
+    let wanted = flag(body, "logprobs")?.unwrap_or(false);
+    match (wanted, number("top_logprobs")?) {
+        (true, top) => Ok(Some(top.unwrap_or(USUAL_LIKELY))),
+        (false, None | Some(0)) => Ok(number("n_probs")?.filter(|n| *n > 0)),
+        (false, Some(_)) => Err("`top_logprobs` needs `logprobs: true`".into()),
+    }
 }
 
 /// What the prompt is made of.
@@ -157,10 +228,18 @@ fn conversation(body: &Map<String, Value>, out: &mut Map<String, Value>) -> Resu
         // llama-server goes on with a reply that was begun.
         _ => (last["role"] == "assistant" && !calls).then(|| true.into()),
     };
+    if there(body, "add_generation_prompt").is_some_and(|wanted| *wanted == true) && continued_by_name(body) {
+        return Err("either `add_generation_prompt` or `continue_final_message` may be true, not both".into());
+    }
     if let Some(continued) = continued {
         out.insert("continue_final_message".into(), continued);
     }
     Ok(())
+}
+
+/// Whether a client says itself that the last message is to be gone on with.
+fn continued_by_name(body: &Map<String, Value>) -> bool {
+    there(body, "continue_final_message").is_some_and(|what| *what != false)
 }
 
 /// The tools to offer, and how: one tool that is to be called is the only one, and required.
@@ -324,6 +403,61 @@ mod tests {
     }
 
     #[test]
+    fn several_replies_are_asked_for_one_by_one_each_with_a_seed_of_its_own() {
+        let seeds = |more: Value| -> Vec<Value> {
+            let mut body = json!({"messages": [{"role": "user", "content": "hi"}]});
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            chat(&body).unwrap().each().map(|request| request.body["sampling"]["seed"].clone()).collect()
+        };
+        assert_eq!(seeds(json!({})), [Value::Null]);
+        assert_eq!(seeds(json!({"n": 3, "seed": 7})), [json!(7), json!(8), json!(9)]);
+        // Any seed is another one each time.
+        assert_eq!(seeds(json!({"n": 2, "seed": -1})), [json!(u32::MAX), json!(u32::MAX)]);
+    }
+
+    #[test]
+    fn odds_are_told_of_as_many_tokens_as_are_asked_for() {
+        let of = |more: Value, chat: bool| {
+            let mut body = json!({"messages": [{"role": "user", "content": "hi"}], "prompt": "hi"});
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            read(body.to_string().as_bytes(), chat).unwrap().request.body["likely"].clone()
+        };
+        for (more, chat, is) in [
+            (json!({}), true, Value::Null),
+            (json!({"logprobs": false, "top_logprobs": 0}), true, Value::Null),
+            (json!({"logprobs": true}), true, json!(20)),
+            (json!({"logprobs": true, "top_logprobs": 0}), true, json!(0)),
+            (json!({"logprobs": true, "top_logprobs": 3}), true, json!(3)),
+            (json!({"n_probs": 4}), true, json!(4)),
+            (json!({"logprobs": 5}), false, json!(5)),
+            (json!({"n_probs": 0}), false, Value::Null),
+        ] {
+            assert_eq!(of(more.clone(), chat), is, "{more}");
+        }
+    }
+
+    #[test]
+    fn words_are_asked_for_as_llama_server_would_be() {
+        let asked = |path: &str, body: Value| words(path, body.to_string().as_bytes());
+        let text = json!({"content": "a b", "with_pieces": true, "add_special": null, "other": 1});
+        assert_eq!(asked("/tokenize", text), Ok(json!({"content": "a b", "with_pieces": true})));
+        assert_eq!(asked("/detokenize", json!({"tokens": [1, 2]})), Ok(json!({"tokens": [1, 2]})));
+        let chat = json!({"messages": [{"role": "user", "content": "hi"}], "temperature": 1});
+        assert_eq!(asked("/apply-template", chat), Ok(json!({"messages": [{"role": "user", "content": "hi"}]})));
+        for (path, body) in [
+            ("/tokenize", json!({})),
+            ("/tokenize", json!({"content": ["a"]})),
+            ("/tokenize", json!({"content": "a", "with_pieces": 1})),
+            ("/detokenize", json!({"tokens": "1"})),
+            ("/detokenize", json!({"tokens": [-1]})),
+            ("/detokenize", json!({"tokens": [1.5]})),
+            ("/apply-template", json!({"messages": []})),
+        ] {
+            assert!(asked(path, body.clone()).is_err(), "{path} {body}");
+        }
+    }
+
+    #[test]
     fn a_reply_that_was_begun_is_gone_on_with() {
         let begun = |message: Value| {
             let asked = chat(&json!({"messages": [{"role": "user", "content": "a"}, message]})).unwrap();
@@ -357,12 +491,19 @@ mod tests {
             (json!([]), "object"),
             (json!({}), "`messages`"),
             (json!({"messages": []}), "empty"),
-            (json!({"messages": [{}], "n": 2}), "`n`"),
-            (json!({"messages": [{}], "logprobs": true}), "`logprobs`"),
+            (json!({"messages": [{}], "n": 0}), "`n`"),
+            (json!({"messages": [{}], "n": 17}), "`n`"),
+            (json!({"messages": [{}], "top_logprobs": 2}), "`logprobs: true`"),
+            (json!({"messages": [{}], "logprobs": 1}), "`logprobs`"),
+            (json!({"messages": [{}], "logprobs": true, "top_logprobs": -1}), "`top_logprobs`"),
             (json!({"messages": [{}], "temperature": "hot"}), "`temperature` must be a number"),
             (json!({"messages": [{}], "top_k": 1.5}), "`top_k` must be a whole number"),
             (json!({"messages": [{}], "stop": [1]}), "`stop`"),
             (json!({"messages": [{}], "max_tokens": "many"}), "`max_tokens`"),
+            (
+                json!({"messages": [{}], "add_generation_prompt": true, "continue_final_message": true}),
+                "either `add_generation_prompt`",
+            ),
             (json!({"messages": [{}], "tool_choice": "perhaps"}), "perhaps"),
             (json!({"messages": [{}], "tool_choice": {"function": {"name": "x"}}}), "not among the tools"),
             (json!({"messages": [{}], "response_format": {"type": "xml"}}), "response_format"),

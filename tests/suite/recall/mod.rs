@@ -2,6 +2,7 @@
 
 pub(crate) mod ahead;
 mod found;
+mod memory;
 mod spoken;
 
 use serde_json::{Value, json};

@@ -18,18 +18,18 @@ pub struct Ours {
     pub offered: bool,
     /// Whether it comes with the first rewrite, where it is not there yet.
     pub may_come: bool,
-    /// Tokens of the tool that says that a task is done; 0 where it is not there.
-    pub done: Tokens,
+    /// Tokens of those that are there from the first prompt on; 0 where none is.
+    pub at_head: Tokens,
 }
 
 impl Ours {
     /// Tokens that those which are there take.
     pub fn tokens(&self) -> Tokens {
-        if self.offered { self.recall.saturating_add(self.done) } else { self.done }
+        if self.offered { self.recall.saturating_add(self.at_head) } else { self.at_head }
     }
 
     fn any(&self) -> bool {
-        self.offered || self.done > 0
+        self.offered || self.at_head > 0
     }
 }
 
@@ -227,7 +227,7 @@ impl<'a, M> Fitting<'a, M> {
 
     fn without_ours(&mut self) {
         self.start.tools = self.start.tools.saturating_sub(self.ours.tokens());
-        self.ours = Ours { offered: false, may_come: false, done: 0, ..self.ours };
+        self.ours = Ours { offered: false, may_come: false, at_head: 0, ..self.ours };
         self.facts = self.start.clone();
         (self.so_far.counted, self.refused, self.milder) = (0, None, None);
         // It goes with those tools.

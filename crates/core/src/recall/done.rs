@@ -36,24 +36,6 @@ pub fn offer(request: &mut Request) -> bool {
     true
 }
 
-/// Takes [`offer`] back.
-pub fn withdraw(request: &mut Request) {
-    let Some(bare) = request.listed_tools.as_deref().and_then(without) else { return };
-    if request.client_tools.as_ref() == Some(&bare) {
-        request.listed_tools = None;
-        request.conversation.tools = request.client_tools.take();
-    } else {
-        request.list_more(bare);
-    }
-}
-
-/// The tools without this one, where it stands behind them.
-pub fn without(tools: &[u8]) -> Option<Bytes> {
-    let text = std::str::from_utf8(tools).ok()?;
-    let before = text.strip_suffix(']')?.strip_suffix(DEFINITION)?.strip_suffix(',')?;
-    Some(Bytes::from(format!("{before}]")))
-}
-
 /// What a call says of the outcome, cut to [`LONGEST_NOTE`]. A model that sends other arguments than it was told to still means
 /// something by them: the longest text counts.
 pub fn note(arguments: &str) -> String {
@@ -73,6 +55,7 @@ pub fn note(arguments: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recall::AtHead;
     use crate::wire::openai_chat;
 
     #[test]
@@ -81,8 +64,8 @@ mod tests {
         let all = offered(own).unwrap();
         let read: Value = serde_json::from_slice(&all).unwrap();
         assert_eq!((read[1]["function"]["name"].as_str(), read.as_array().unwrap().len()), (Some(NAME), 2));
-        assert_eq!(without(&all).as_deref(), Some(&own[..]));
-        assert_eq!(without(own), None);
+        let at_head = AtHead { done: true, memory: false };
+        assert_eq!(&at_head.without(&all)[..], &own[..]);
         assert_eq!(offered(&all), None, "never twice");
         assert_eq!(offered(b"[]"), None);
         // The tool that reads back comes behind it, so that the head of the prompt only grows.
@@ -103,7 +86,7 @@ mod tests {
         request.withdraw();
         assert_eq!((&request.conversation.tools, request.offers()), (&with_done, false));
         let mut one = request.clone();
-        withdraw(&mut one);
+        AtHead { done: true, memory: false }.withdraw(&mut one);
         request.withdraw_all();
         for bare in [&one, &request] {
             assert_eq!((&bare.conversation.tools, bare.changes_tools()), (&own, false));

@@ -1,9 +1,10 @@
-//! The tools that windowsill answers itself: the one by which a model reads back what left its prompt, and [`done`]. Their
+//! The tools that windowsill answers itself: the one by which a model reads back what left its prompt, [`done`] and [`memory`]. Their
 //! definitions, what a call of them asks for, how an answer reads, and where such calls stand in a history. Pure: it never reads
 //! the record, nor decides who may see what.
 
 mod asked;
 pub mod done;
+pub mod memory;
 pub mod missed;
 mod page;
 pub mod spoken;
@@ -78,9 +79,67 @@ fn with_tool(tools: &[u8], definition: &str, ours: &str) -> Option<Bytes> {
     Some(Bytes::from(format!("{before},{definition}]")))
 }
 
+/// Tools of ours that a request has from its first prompt on, since tools stand at the head of a prompt: behind the client's, in this
+/// order, and before the one that reads back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AtHead {
+    /// The one that says that a task is done.
+    pub done: bool,
+    /// The one that reads and writes files that outlive a conversation.
+    pub memory: bool,
+}
+
+impl AtHead {
+    /// Has a request offer these tools. Returns those that it offers then.
+    pub fn offer(self, request: &mut openai_chat::Request) -> AtHead {
+        AtHead { done: self.done && done::offer(request), memory: self.memory && memory::offer(request) }
+    }
+
+    /// Takes back what [`AtHead::offer`] did.
+    pub fn withdraw(self, request: &mut openai_chat::Request) {
+        let ours = [memory::DEFINITION, done::DEFINITION];
+        let Some(listed) = request.listed_tools.clone() else { return };
+        let bare = ours.into_iter().fold(listed.clone(), |tools, ours| without_last(&tools, ours).unwrap_or(tools));
+        if request.client_tools.as_ref() == Some(&bare) {
+            request.listed_tools = None;
+            request.conversation.tools = request.client_tools.take();
+        } else if bare != listed {
+            request.list_more(bare);
+        }
+    }
+
+    /// The client's tools out of those with ours behind them.
+    pub fn without(self, tools: &Bytes) -> Bytes {
+        let mut bare = tools.clone();
+        for (has, ours) in [(self.memory, memory::DEFINITION), (self.done, done::DEFINITION)] {
+            bare = without_last(&bare, ours).filter(|_| has).unwrap_or(bare);
+        }
+        bare
+    }
+
+    /// The definitions of those that are there.
+    pub fn definitions(self) -> impl Iterator<Item = &'static str> {
+        [(self.done, done::DEFINITION), (self.memory, memory::DEFINITION)]
+            .into_iter()
+            .filter_map(|(has, ours)| has.then_some(ours))
+    }
+
+    /// Whether a call with this name is one of a tool that is there.
+    pub fn answers(self, name: &str) -> bool {
+        self.done && done::is_ours(name) || self.memory && memory::is_ours(name)
+    }
+}
+
+/// The tools without the last one, where that is the one of this definition.
+fn without_last(tools: &[u8], definition: &str) -> Option<Bytes> {
+    let text = std::str::from_utf8(tools).ok()?;
+    let before = text.strip_suffix(']')?.strip_suffix(definition)?.strip_suffix(',')?;
+    Some(Bytes::from(format!("{before}]")))
+}
+
 /// Whether a message calls tools that are answered here, and nothing else.
 pub fn is_call(message: &Message) -> bool {
-    let ours = |name: &str| is_ours(name) || done::is_ours(name);
+    let ours = |name: &str| is_ours(name) || done::is_ours(name) || memory::is_ours(name);
     !message.calls.is_empty() && message.calls.iter().all(|call| ours(&call.name))
 }
 

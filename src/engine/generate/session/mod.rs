@@ -9,7 +9,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::text::Text;
-use super::{CACHE_RAM, Ended, Event, Facts, Refused, Request, SNAPSHOTS};
+use super::{CACHE_RAM, Ended, Event, Facts, Refused, Request, SNAPSHOTS, Wants};
 use prompt_cache::{CachedPrompt, PromptCache, WORTH, beside, usable};
 
 /// A model with one context.
@@ -19,6 +19,8 @@ pub(super) trait Machine {
 
     /// Has the prompt written and what chooses tokens set up; else why that cannot be.
     fn begin(&mut self, request: &Value) -> Result<Self::Job, String>;
+    /// What is known of a text, of tokens, or of messages without evaluating anything; else why that cannot be told.
+    fn tell(&mut self, request: &Value) -> Result<Value, String>;
     /// Forgets all tokens from the nth on; `false` where that cannot be.
     fn keep(&mut self, n: usize) -> bool;
     /// Forgets all tokens.
@@ -73,6 +75,8 @@ pub(super) enum Chosen {
         token: i32,
         /// Its bytes.
         piece: Vec<u8>,
+        /// Its odds and those of the likeliest, where they were asked for.
+        odds: Option<Value>,
     },
     /// One that ends the reply.
     End,
@@ -133,13 +137,16 @@ impl<M: Machine> Session<M> {
     fn reply(&mut self, request: &Request, say: &mut dyn FnMut(Event) -> Result<(), Gone>) -> Result<(), Broken> {
         let begun = Instant::now();
         let bad = |why| Broken::Refused(Refused::Bad(why));
+        if request.wants == Wants::Words {
+            return Ok(say(Event::Words(self.machine.tell(&request.body).map_err(bad)?))?);
+        }
         let mut job = self.machine.begin(&request.body).map_err(bad)?;
         let prompt = job.prompt().to_vec();
         if prompt.is_empty() {
             return Err(bad("the prompt has no tokens".into()));
         }
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        if request.count {
+        if request.wants == Wants::Count {
             return Ok(say(Event::Counted(count(prompt.len())))?);
         }
         // The reply's first token needs a place, too.
@@ -293,10 +300,13 @@ impl<M: Machine> Session<M> {
         let mut tokens = 0;
         while tokens < most {
             let chosen = self.machine.next(job).map_err(|why| Broken::Refused(Refused::Failed(why)))?;
-            let Chosen::Token { token, piece } = chosen else { return Ok((false, tokens + 1)) };
+            let Chosen::Token { token, piece, odds } = chosen else { return Ok((false, tokens + 1)) };
             tokens += 1;
             if !telling.text.push(&piece) {
                 return Ok((false, tokens));
+            }
+            if let Some(odds) = odds {
+                say(Event::Odds(odds))?;
             }
             // Even with nothing new to tell: whether anybody still listens.
             say(Event::Said(Vec::new()))?;

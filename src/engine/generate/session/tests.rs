@@ -41,6 +41,10 @@ impl Machine for Bytes {
         Ok(Echo { prompt: prompt.bytes().map(i32::from).collect(), says: says.bytes().rev().collect() })
     }
 
+    fn tell(&mut self, request: &Value) -> Result<Value, String> {
+        Ok(json!({"tokens": request["content"].as_str().ok_or("no content")?.as_bytes()}))
+    }
+
     fn keep(&mut self, n: usize) -> bool {
         let mut seen = self.seen.borrow_mut();
         let able = !self.recurrent || n >= seen.state.len();
@@ -97,7 +101,7 @@ impl Machine for Bytes {
         let seen = self.seen.borrow();
         assert!(seen.state.starts_with(&job.prompt), "the state is not the prompt's");
         Ok(match job.says.pop() {
-            Some(byte) => Chosen::Token { token: i32::from(byte), piece: vec![byte] },
+            Some(byte) => Chosen::Token { token: i32::from(byte), piece: vec![byte], odds: None },
             None => Chosen::End,
         })
     }
@@ -189,7 +193,7 @@ fn a_prompt_that_does_not_fit_is_refused_and_a_full_window_ends_a_reply() {
 #[test]
 fn a_prompt_is_counted_without_being_evaluated_however_long_it_is() {
     let (mut session, seen) = session(false);
-    let (_, events) = ask(&mut session, Request { count: true, ..say(&"x".repeat(90), "y") });
+    let (_, events) = ask(&mut session, Request { wants: Wants::Count, ..say(&"x".repeat(90), "y") });
     assert_eq!((events, seen.borrow().evaluated), (vec![Event::Counted(90)], 0));
 }
 

@@ -8,6 +8,7 @@
 //! Of the figures that the client gets, `completion_tokens` is the sum over the rounds, and `prompt_tokens` that of the last:
 //! what the window now holds. The rounds before are accounted for under the role `recall`.
 
+mod files;
 mod filter;
 mod lookup;
 pub(in crate::proxy) mod offer;
@@ -36,7 +37,7 @@ use crate::proxy::turn::recall::lookup::recalled;
 use crate::proxy::turn::recall::told::told_of_tools;
 use crate::proxy::turn::whole::{LARGEST_BUFFERED, read_up_to, too_large};
 use crate::proxy::{App, Error, aside};
-use crate::recall::{self, done};
+use crate::recall::{self, done, memory};
 use crate::store::{Batch, Event, Recalled};
 use crate::upstream::event::Says;
 use crate::upstream::{ChatOptions, Reply, Upstream};
@@ -132,7 +133,9 @@ impl Answering {
         let (exact, may_call) = aside::once(prepared.made.body.len(), || asked_for(&prepared.made.body));
         let most = longest_reply(prepared.window.tokens);
         // Without the tool in the prompt, a text that looks like a call of it is a text.
-        let tools = [(recall::NAME, prepared.request.offers()), (done::NAME, prepared.head.done)];
+        let at_head = prepared.head.at_head;
+        let tools =
+            [(recall::NAME, prepared.request.offers()), (done::NAME, at_head.done), (memory::NAME, at_head.memory)];
         let spoken = tools.into_iter().filter(|(_, has)| may_call && *has).map(|(name, _)| name).collect();
         let answered = prepared.answered();
         let keeper = Keeper::of(&app.store, &prepared);
@@ -179,6 +182,9 @@ impl Answering {
                 ..CALLS if done::is_ours(name) && !alone => OPEN.to_owned(),
                 ..CALLS if done::is_ours(name) => {
                     done_within(&self.app, prepared, &call.arguments, &self.filter.text).await
+                }
+                ..CALLS if memory::is_ours(name) => {
+                    files::answered(&self.app, prepared, &call.arguments, budget.min(room)).await
                 }
                 ..CALLS => {
                     let (text, names) = told_of_tools(
@@ -332,7 +338,7 @@ impl Answering {
             })
             .collect();
         changes.extend(left.iter().map(|(k, v)| (*k, Some(v.as_str()))));
-        let own = prepared.request.own_tools().map(|own| done::without(own).unwrap_or_else(|| own.clone()));
+        let own = prepared.request.own_tools().map(|own| prepared.head.at_head.without(own));
         let own = own.as_deref().map(String::from_utf8_lossy);
         if self.rounds.at >= ROUNDS {
             // It has read enough. The head of the prompt is another one for this once.
@@ -509,6 +515,9 @@ fn as_ours(call: &Call) -> (&'static str, String) {
     }
     if done::is_ours(&call.name) {
         return (done::NAME, call.arguments.clone());
+    }
+    if memory::is_ours(&call.name) {
+        return (memory::NAME, call.arguments.clone());
     }
     if call.name.ends_with(admission::NAME) {
         return (admission::NAME, call.arguments.clone());

@@ -8,7 +8,7 @@ use crate::config::Resolved;
 use crate::conversation::{Digest, Message};
 use crate::proxy::App;
 use crate::proxy::state::headers;
-use crate::recall;
+use crate::recall::{self, AtHead};
 use crate::wire::openai_chat::Request;
 
 /// The body with what earlier replies recalled, as the server knows it, and its chain hashes.
@@ -21,17 +21,18 @@ pub(in crate::proxy) fn woven(app: &App, seed: &str, body: Vec<Message>) -> (Vec
     })
 }
 
-/// Has a request offer the tool that says that a task is done, where that is wanted: from the first request on, since the
-/// tools stand at the head of a prompt. Returns whether it does.
-pub(in crate::proxy) fn offer_done(
-    _app: &App,
+/// Has a request offer the tools that say that a task is done, and that keep files for later conversations, where these are wanted:
+/// from the first request on, since the tools stand at the head of a prompt. Returns those that it offers.
+pub(in crate::proxy) fn offer_at_head(
+    app: &App,
     request: &mut Request,
     policy: &Resolved,
     from_client: &HeaderMap,
-) -> bool {
-    let wanted = headers::switched(from_client, &headers::DONE).unwrap_or(policy.done_tool);
+) -> AtHead {
+    let done = headers::switched(from_client, &headers::DONE).unwrap_or(policy.done_tool);
+    let memory = app.config.memory.is_some() && !headers::is_off(from_client, &headers::MEMORY);
     let may = request.choices <= 1 && policy.policy.template.tool_role;
-    wanted && may && recall::done::offer(request)
+    AtHead { done: done && may, memory: memory && may }.offer(request)
 }
 
 /// The tools of a request with ours behind them, where the model may have it at all.

@@ -42,6 +42,6 @@ impl Prepared {
             Some(_) => taught(&self.request.conversation.body, &self.made.view),
             None => HashSet::new(),
         };
-        Answered { admitted: self.head.admitted.clone(), taught, done: self.head.done }
+        Answered { admitted: self.head.admitted.clone(), taught, at_head: self.head.at_head }
     }
 }

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use crate::admission::{self, Answer, Answers};
 use crate::conversation::Tokens;
 use crate::proxy::turn::admission::Admitted;
-use crate::recall::{self, done};
+use crate::recall::{self, AtHead, done, memory};
 
 /// The tools of windowsill's own that a model may call.
-const NAMES: [&str; 3] = [recall::NAME, admission::NAME, done::NAME];
+const NAMES: [&str; 4] = [recall::NAME, admission::NAME, done::NAME, memory::NAME];
 
 /// Whether a call is answered here, as far as its name tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,8 +32,8 @@ pub(in crate::proxy) struct Answered {
     pub(in crate::proxy) admitted: Option<Arc<Admitted>>,
     /// Tools that the prompt's history tells of.
     pub(in crate::proxy) taught: HashSet<String>,
-    /// Whether the model has the tool that says that a task is done.
-    pub(in crate::proxy) done: bool,
+    /// Tools of ours that the model has from the first prompt on.
+    pub(in crate::proxy) at_head: AtHead,
 }
 
 impl Answered {
@@ -53,7 +53,7 @@ impl Answered {
 
     /// Whether a name is that of a tool which is always answered here, whatever its arguments.
     pub(super) fn is_own(&self, name: &str) -> bool {
-        recall::is_ours(name) || self.done && done::is_ours(name)
+        recall::is_ours(name) || self.at_head.answers(name)
     }
 
     /// Whether a name is that of the index: with a namespace before it, or spelled otherwise, too.

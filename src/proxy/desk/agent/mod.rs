@@ -1,14 +1,21 @@
-//! The tools of `windowsill mcp`: what an agent may ask of the record and of the running proxy, and how it is answered. Reads
-//! only.
+//! The tools of `windowsill mcp`: what an agent may ask of the record and of the running proxy, and how it is answered. What changes
+//! a conversation stands in [`change`].
 //!
 //! An agent reads what it can name: a record's id is a hash that stands in its own prompt and nowhere else. Nobody tells it
 //! the ids of other conversations, and a search stays within the one that is named, unless the person who set the server up
 //! opened all of them.
 
+mod arguments;
+mod change;
+mod tools;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use arguments::Arguments;
+
 use serde_json::{Map, Value, json};
+pub(super) use tools::{Effect, Tool};
 
 use super::ask::ask_original;
 use super::machine::windows;
@@ -33,18 +40,6 @@ const LISTED: usize = 100;
 
 /// Compactions that `context` tells of, the newest.
 const COMPACTIONS: usize = 10;
-
-/// One tool, as a protocol may offer it.
-pub struct Tool {
-    /// Its name.
-    pub name: &'static str,
-    /// What it does, for the model.
-    pub description: &'static str,
-    /// JSON schema of its arguments.
-    pub schema: Map<String, Value>,
-    /// JSON schema of its answer, where that is JSON.
-    pub answer: Option<Value>,
-}
 
 /// What an agent may look at.
 #[derive(Clone)]
@@ -82,105 +77,21 @@ impl Agent {
 
     /// The tools, always in the same order.
     pub fn tools(&self) -> Vec<Tool> {
-        let which = match (&self.conversation, self.all) {
-            (Some(_), _) => None,
-            (None, false) => {
-                Some("The conversation: its id, or the id of any text of it (r…), as a marker in your prompt names it")
-            }
-            (None, true) => Some("The conversation: its id, or the id of any text of it (r…). Without: all"),
-        };
-        let schema = |required: &[&str], with: bool, properties: Value| {
-            let mut properties = properties;
-            if let Some(which) = which.filter(|_| with) {
-                properties["conversation"] = json!({"type": "string", "description": which});
-            }
-            let schema = json!({"type": "object", "properties": properties, "required": required,
-                "additionalProperties": false});
-            schema.as_object().cloned().unwrap_or_default()
-        };
-        let whole = |description: &str| json!({"type": "integer", "description": description});
-        let models = json!({"type": "array", "items": {"type": "object", "properties": {
-            "model": {"type": "string"}, "window": {"type": ["integer", "null"], "description": "Tokens"}}}});
-        vec![
-            Tool {
-                name: "recall",
-                description: "Read back text that was cut, cleared or summarized out of the conversation to save context, \
-                    exactly as it was. The id stands in the marker that took its place.",
-                schema: schema(
-                    &["id"],
-                    true,
-                    json!({
-                        "id": {"type": "string", "description": "A record (r3f9a0c12d4e5), a message (CONVERSATION:12), or a conversation"},
-                        "offset": whole("First line, from 1; below 0 counted from the end"),
-                        "limit": whole("Most lines"),
-                    }),
-                ),
-                answer: None,
-            },
-            Tool {
-                name: "search",
-                description: "Search what was said and what was taken out of the prompt. Gives the best passages with their \
-                    dates, in the order of time, and ids for recall.",
-                schema: schema(
-                    &["query"],
-                    true,
-                    json!({
-                        "query": {"type": "string", "description": "Words or a phrase; nothing in it is syntax"},
-                        "offset": whole("First hit, from 1"),
-                        "limit": whole("Most hits"),
-                    }),
-                ),
-                answer: None,
-            },
-            Tool {
-                name: "ask",
-                description: "Have a model read a long text that left the conversation, and answer a question about it with the \
-                    numbers of the lines that say so: costs you some lines instead of the whole text.",
-                schema: schema(
-                    &["id", "question"],
-                    true,
-                    json!({
-                        "id": {"type": "string", "description": "A record (r3f9a0c12d4e5) or a message (CONVERSATION:12)"},
-                        "question": {"type": "string", "description": "What you want to know of it"},
-                    }),
-                ),
-                answer: None,
-            },
-            Tool {
-                name: "context",
-                description: "How full the context window of a conversation is, by region, and what was taken out of it and \
-                    why.",
-                schema: schema(&[], true, json!({})),
-                answer: Some(json!({"type": "object"})),
-            },
-            Tool {
-                name: "window",
-                description: "The context window that each model really has now, and where that number comes from.",
-                schema: schema(&[], false, json!({"model": {"type": "string", "description": "Only this model"}})),
-                answer: Some(json!({"type": "object", "properties": {"models": models}, "required": ["models"]})),
-            },
-        ]
+        tools::tools(self.conversation.is_some(), self.all)
     }
 
     /// Runs a tool. `None` for one that does not exist; an error is in words for the model.
     pub async fn call(&self, tool: &str, arguments: &Map<String, Value>) -> Option<Result<String, String>> {
-        let known: &[&str] = match tool {
-            "recall" => &["id", "conversation", "offset", "limit"],
-            "search" => &["query", "conversation", "offset", "limit"],
-            "ask" => &["id", "question", "conversation"],
-            "context" => &["conversation"],
-            "window" => &["model"],
-            _ => return None,
-        };
-        if let Some(other) = arguments.keys().find(|key| !known.contains(&key.as_str())) {
+        let known = tools::arguments_of(tool)?;
+        if let Some(other) = arguments.keys().find(|key| !known.contains(key)) {
             let known = known.join("`, `");
             return Some(Err(format!("`{tool}` takes no `{}`; it takes `{known}`", record::short(other))));
         }
-        if tool == "window" {
-            return Some(self.window(&Arguments(arguments)).await);
-        }
-        if tool == "ask" {
-            return Some(self.ask(&Arguments(arguments)).await);
+        match tool {
+            "window" => return Some(self.window(&Arguments(arguments)).await),
+            "ask" => return Some(self.ask(&Arguments(arguments)).await),
+            "pins" | "pin" | "unpin" | "done" => return Some(self.change(tool, &Arguments(arguments)).await),
+            _ => {}
         }
         let (agent, tool, arguments) = (self.clone(), tool.to_owned(), arguments.clone());
         // The record is on disk: whoever reads it may wait.
@@ -190,6 +101,7 @@ impl Agent {
             match tool.as_str() {
                 "recall" => agent.recall(&record.store, &arguments),
                 "search" => agent.search(&record, &arguments),
+                "build" => agent.build(&record, &arguments),
                 _ => agent.context(&record, &arguments),
             }
         };
@@ -432,35 +344,5 @@ fn say(e: Error) -> String {
         Error::Client { hint: Some(hint), .. } | Error::Upstream { hint: Some(hint), .. } => format!("{e}; {hint}"),
         Error::Internal { source, .. } => format!("{e}: {source}"),
         _ => e.to_string(),
-    }
-}
-
-/// The arguments of a call, as a model wrote them.
-struct Arguments<'a>(&'a Map<String, Value>);
-
-impl Arguments<'_> {
-    fn text(&self, key: &str) -> Result<Option<String>, String> {
-        match self.0.get(key) {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::String(text)) if text.trim().is_empty() => Ok(None),
-            Some(Value::String(text)) if text.len() <= 4_000 => Ok(Some(text.trim().to_owned())),
-            Some(Value::Number(n)) => Ok(Some(n.to_string())),
-            Some(_) => Err(format!("`{key}` must be a short text")),
-        }
-    }
-
-    fn whole(&self, key: &str) -> Result<Option<i64>, String> {
-        let number = match self.0.get(key) {
-            None | Some(Value::Null) => return Ok(None),
-            Some(Value::Number(n)) => n.as_f64(),
-            Some(Value::String(s)) => s.trim().parse().ok(),
-            Some(_) => None,
-        };
-        let number = number.filter(|n| n.is_finite() && n.fract() == 0.0);
-        number.map(|n| Some(n as i64)).ok_or_else(|| format!("`{key}` must be a whole number"))
-    }
-
-    fn span(&self) -> Result<Span, String> {
-        Ok(Span { offset: self.whole("offset")?, limit: self.whole("limit")? })
     }
 }

@@ -1,12 +1,14 @@
 //! `windowsill mcp`, driven as an agent's client drives it: JSON-RPC by lines over standard input and output.
 
+mod changes;
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
 
-use super::support::*;
+use crate::support::*;
 
 /// A client of the server, from `initialize` on.
 struct Client {
@@ -113,7 +115,7 @@ fn an_agent_reads_searches_and_looks_at_the_window() {
     let served = Served::start(dir.path(), &[fake.url()], "");
     let chat = |sent: &Chat| {
         let answer = request(served.address, "POST", "/v1/chat/completions", &[], &sent.body()).ok();
-        let record = super::record::ids(&fake.last().body).into_iter().next().unwrap();
+        let record = crate::record::ids(&fake.last().body).into_iter().next().unwrap();
         (answer.header("x-windowsill-conversation").unwrap().to_owned(), record)
     };
     let own = told(3, NEEDLE);
@@ -126,9 +128,11 @@ fn an_agent_reads_searches_and_looks_at_the_window() {
     let mut client = Client::start(dir.path(), &[]);
     let tools = client.ask("tools/list", &json!({}))["result"]["tools"].clone();
     let names: Vec<&str> = tools.as_array().unwrap().iter().map(|t| t["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["recall", "search", "ask", "context", "window"]);
+    assert_eq!(names, ["recall", "search", "ask", "context", "window", "pins", "build", "pin", "unpin", "done"]);
     for tool in tools.as_array().unwrap() {
-        assert_eq!(tool["annotations"]["readOnlyHint"], true, "{tool}");
+        let changes = ["pin", "unpin", "done"].contains(&tool["name"].as_str().unwrap());
+        assert_eq!(tool["annotations"]["readOnlyHint"], !changes, "{tool}");
+        assert_eq!(tool["annotations"]["destructiveHint"], tool["name"] == "unpin", "{tool}");
         assert_eq!(tool["inputSchema"]["type"], "object", "{tool}");
         assert!(!tool["description"].as_str().unwrap().is_empty());
     }
@@ -196,7 +200,10 @@ fn an_agent_reads_searches_and_looks_at_the_window() {
 
     let unknown = client.ask("tools/call", &json!({"name": "rm", "arguments": {}}));
     assert!(
-        unknown["error"]["message"].as_str().unwrap().contains("recall, search, ask, context, window"),
+        unknown["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("recall, search, ask, context, window, pins, build, pin, unpin, done"),
         "{unknown}"
     );
     assert_eq!(client.ask("nonesuch/method", &json!({}))["error"]["code"], -32601);
@@ -210,7 +217,7 @@ fn an_agent_reads_searches_and_looks_at_the_window() {
     assert_eq!(client.end(), (Some(0), String::new(), String::new()));
 
     // What was taken by retention is said so.
-    super::record::aged(dir.path(), 8);
+    crate::record::aged(dir.path(), 8);
     let served = Served::start(dir.path(), &[fake.url()], "retention_days = 7\n");
     let until = std::time::Instant::now() + PATIENCE;
     while !request(served.address, "GET", "/windowsill/events", &[], b"").text().contains("record_pruned") {
@@ -231,7 +238,7 @@ fn who_sets_it_up_says_what_is_open() {
     let name = |a: Answer| a.header("x-windowsill-conversation").unwrap().to_owned();
     let one = name(proxy.chat(&told(3, NEEDLE)).ok());
     let two = name(proxy.chat(&told(4, "the Secretive vault opens never")).ok());
-    let foreign = super::record::ids(&fake.last().body).into_iter().next().unwrap();
+    let foreign = crate::record::ids(&fake.last().body).into_iter().next().unwrap();
     let dir = proxy.dir.path();
 
     let mut client = Client::start(dir, &["--conversation", &one[..8]]);
@@ -267,7 +274,7 @@ fn it_ends_with_its_input_and_says_nothing_else() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
     let served = Served::start(dir.path(), &[fake.url()], "");
     request(served.address, "POST", "/v1/chat/completions", &[], &told(3, NEEDLE).body()).ok();
-    let record = super::record::ids(&fake.last().body).into_iter().next().unwrap();
+    let record = crate::record::ids(&fake.last().body).into_iter().next().unwrap();
     assert!(client.well("recall", json!({"id": record})).contains("lines 1-"));
     // Noise on the line is no end either.
     client.write("this is not JSON");
@@ -314,7 +321,7 @@ fn the_same_is_answered_over_http_in_every_revision() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
     let proxy = TestProxy::before(&fake);
     let id = proxy.chat(&told(3, NEEDLE)).ok().header("x-windowsill-conversation").unwrap().to_owned();
-    let record = super::record::ids(&fake.last().body).into_iter().next().unwrap();
+    let record = crate::record::ids(&fake.last().body).into_iter().next().unwrap();
 
     // Those that begin with `initialize`: nothing is kept of it.
     for version in ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05", "1999-01-01"] {
@@ -345,7 +352,7 @@ fn the_same_is_answered_over_http_in_every_revision() {
     let tools = ask_modern(&proxy, "/mcp", "tools/list", json!({})).ok().json()["result"].clone();
     assert_eq!(
         (tools["tools"].as_array().unwrap().len(), &tools["ttlMs"], &tools["cacheScope"]),
-        (5, &json!(0), &json!("private"))
+        (10, &json!(0), &json!("private"))
     );
     let window =
         ask_modern(&proxy, "/mcp", "tools/call", json!({"name": "window", "arguments": {}})).ok().json()["result"]
@@ -390,10 +397,10 @@ fn originals_are_resources_and_only_what_is_open_is_listed() {
     let proxy = TestProxy::before(&fake);
     let sent = told(3, NEEDLE);
     let id = proxy.chat(&sent).ok().header("x-windowsill-conversation").unwrap().to_owned();
-    let record = super::record::ids(&fake.last().body).into_iter().next().unwrap();
+    let record = crate::record::ids(&fake.last().body).into_iter().next().unwrap();
     let other =
         proxy.chat(&told(4, "the Secretive vault")).ok().header("x-windowsill-conversation").unwrap().to_owned();
-    let foreign = super::record::ids(&fake.last().body).into_iter().next().unwrap();
+    let foreign = crate::record::ids(&fake.last().body).into_iter().next().unwrap();
     let list = |path: &str| -> Vec<String> {
         let all = ask_modern(&proxy, path, "resources/list", json!({})).ok().json()["result"]["resources"].clone();
         all.as_array().unwrap().iter().map(|r| r["uri"].as_str().unwrap().to_owned()).collect()
@@ -434,7 +441,7 @@ fn a_call_that_takes_long_tells_its_progress_and_can_be_canceled() {
     let dir = tempfile::tempdir().unwrap();
     let served = Served::start(dir.path(), &[fake.url()], "");
     request(served.address, "POST", "/v1/chat/completions", &[], &told(3, NEEDLE).body()).ok();
-    let record = super::record::ids(&fake.last().body).into_iter().next().unwrap();
+    let record = crate::record::ids(&fake.last().body).into_iter().next().unwrap();
     let config = std::fs::read_to_string(dir.path().join("config.toml")).unwrap();
     std::fs::write(dir.path().join("config.toml"), config.replace("127.0.0.1:0", &served.address.to_string())).unwrap();
     // A model that thinks for ever about the question.
