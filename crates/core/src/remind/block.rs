@@ -23,13 +23,9 @@ const OF_WINDOW: Tokens = 8;
 /// A block of fewer tokens says nothing.
 const LEAST: Tokens = 64;
 
-/// How likely the best passage is about what is asked: with less, it is about something else. Of questions that were asked of
-/// another conversation, nine in ten get nothing so.
-const LIKELY: f64 = 0.9;
-
-/// How much the number of words counts for it. One word of three may stand anywhere by chance; five of fifteen do not stand
-/// together by chance, though they are the same share. Long questions told the form of their answer, and found nothing.
-const BY_WORDS: f64 = 0.75;
+/// How likely the best passage is about what is asked ([`likely`]): with less, it is about something else. Of questions that were
+/// asked of another conversation, nine in ten get nothing so.
+const LIKELY: f64 = 0.66;
 
 /// What is worth less than this part of the best passage is no answer beside it.
 const BESIDE: f64 = 0.4;
@@ -41,7 +37,8 @@ const FURTHER: f64 = 0.03;
 /// What a person asks of themselves ("where did I …") a person said: their passages count so many times.
 const OWN: f64 = 2.0;
 
-/// Where nobody asks for the assistant's own words, they count so many times: they are long, and say again what a person said.
+/// Where nobody asks for the assistant's own words, the parts of its long answers count so many times: they say again what a person
+/// said, at length.
 const ANSWERS: f64 = 0.8;
 
 /// Passages of names in trouble that come at most: an error names few places.
@@ -70,8 +67,7 @@ pub fn block(
     room: Tokens,
     count: &dyn Fn(&str) -> Tokens,
 ) -> Option<Block> {
-    let worth =
-        |one: &Found| one.rank.worth * one.said.get(one.center).map_or(1.0, |said| counts(cue.about, &said.who));
+    let worth = |one: &Found| one.rank.worth * one.said.get(one.center).map_or(1.0, |said| counts(cue.about, said));
     let key = |one: &Found| (one.rank.exact, one.rank.named, worth(one));
     let again = |said: &Said| said.who == "user" && says_again(&said.text, &cue.said);
     let is_answer = |one: &&Found| one.said.get(one.center).is_some_and(|said| !again(said));
@@ -104,19 +100,20 @@ pub fn block(
     (shown > 0).then(|| Block { text: format!("{HEAD}\n{text}\n{END}"), of })
 }
 
-/// How many times the words of somebody count for a question.
-fn counts(about: About, who: &str) -> f64 {
-    match (about, who) {
+/// How many times what somebody said counts for a question.
+fn counts(about: About, said: &Said) -> f64 {
+    let is_part = said.span.0 > 0 || said.goes_on;
+    match (about, said.who.as_str()) {
         (About::Person, "user") => OWN,
-        (About::Person | About::Anyone, "assistant") => ANSWERS,
+        (About::Person | About::Anyone, "assistant") if is_part => ANSWERS,
         _ => 1.0,
     }
 }
 
-/// How likely a passage is about what a query asks: by how much of it stands there, its words by how rare they are, and by how many
-/// words that are.
+/// How likely a passage is about what a query asks: how much of it stands there, its words by how rare they are, times the root of
+/// how many words that are. One word of three stands anywhere by chance; five of fifteen do not stand together by chance.
 fn likely(rank: &Rank) -> f64 {
-    rank.share * rank.words.powf(BY_WORDS)
+    rank.share * rank.words.sqrt()
 }
 
 /// Whether of several words of a query more than one stands in a passage: one alone points at nothing.
@@ -267,6 +264,11 @@ mod tests {
         let block = made(&asked(About::Person), &all, 200).unwrap();
         assert_eq!(block.of, [4, 9]);
         let all = [all[0].clone(), found(said(4, "user", "I have a walnut table."), 0.8, 5.0)];
+        // A part of a long answer counts less than what a person said, unless it is asked for.
+        let answer = Said { goes_on: true, ..all[0].said[0].clone() };
+        let parts = [Found { said: vec![answer], rank: Rank { worth: 5.5, ..all[0].rank }, center: 0 }, all[1].clone()];
+        assert_eq!(block_of_one(&asked(About::Anyone), &parts), [4]);
+        assert_eq!(block_of_one(&asked(About::Assistant), &parts), [9]);
         let order = |about| block_of_one(&asked(about), &all);
         assert_eq!((order(About::Assistant), order(About::Person)), (vec![9], vec![4]));
     }
@@ -302,8 +304,8 @@ mod tests {
             let rank = Rank { share, words, worth: 6.0, ..Rank::default() };
             made(&cue, &[Found { rank, ..found(said(4, "user", "I have a walnut table."), share, 6.0) }], 200).is_some()
         };
-        assert!(comes(1.0, 1.0) && comes(0.6, 2.0) && comes(0.25, 6.0));
-        assert!(!comes(0.8, 1.0) && !comes(0.5, 2.0) && !comes(0.35, 3.0) && !comes(0.15, 8.0));
+        assert!(comes(1.0, 1.0) && comes(0.5, 2.0) && comes(0.28, 6.0));
+        assert!(!comes(0.6, 1.0) && !comes(0.4, 2.0) && !comes(0.35, 3.0) && !comes(0.2, 8.0));
     }
 
     #[test]
