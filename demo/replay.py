@@ -83,7 +83,7 @@ def turns_of(session: dict, limit: int | None) -> list[int]:
     return turns[:limit]
 
 
-def take_turn(url: str, session: dict, end: int, max_tokens: int, unmanaged: bool) -> dict:
+def take_turn(url: str, session: dict, end: int, max_tokens: int, headers: dict) -> dict:
     body = {
         "model": "smollm2",
         "messages": session["messages"][:end],
@@ -95,7 +95,7 @@ def take_turn(url: str, session: dict, end: int, max_tokens: int, unmanaged: boo
         "stream_options": {"include_usage": True},
     }
     started = time.monotonic()
-    reply = call(url, "/v1/chat/completions", body, {"x-windowsill": "off"} if unmanaged else None)
+    reply = call(url, "/v1/chat/completions", body, headers)
     mine = {name.lower()[13:]: value for name, value in reply.getheaders() if name.lower().startswith("x-windowsill-")}
     turn = {"status": reply.status, "headers": mine, "answered": False, "first_s": None}
     if reply.status == 200:
@@ -176,10 +176,11 @@ def run(args: argparse.Namespace) -> None:
     session, counts = load(args.session), load(args.counts)
     turns = turns_of(session, args.turns)[: len(counts)]
     bar, results = Bar(args.label, len(turns)), []
+    headers = {"x-windowsill": "off"} if args.unmanaged else {}
     started = time.monotonic()
     bar.show(0, "")
     for done, (end, sent) in enumerate(zip(turns, counts), 1):
-        turn = take_turn(args.url, session, end, args.max_tokens, args.unmanaged)
+        turn = take_turn(args.url, session, end, args.max_tokens, headers)
         turn["sent"] = sent
         results.append(turn)
         bar.show(done, note_of(turn))
@@ -188,7 +189,27 @@ def run(args: argparse.Namespace) -> None:
     evaluated = sum(turn.get("evaluated", 0) for turn in results) if args.unmanaged else evaluated_so_far(args.url)
     facts = kept(args.url, session, turns, results, args.unmanaged)
     done = rewrites(args.url, results, args.unmanaged)
-    save(args.out, {"label": args.label, "turns": results, "seconds": seconds, "evaluated": evaluated, "facts": facts, "rewrites": done})
+    question = None if args.unmanaged else asked(args.url, session, turns, results, args.max_tokens)
+    result = {"label": args.label, "turns": results, "seconds": seconds, "evaluated": evaluated, "facts": facts, "rewrites": done}
+    save(args.out, {**result, "question": question})
+
+
+def asked(url: str, session: dict, turns: list[int], results: list[dict], max_tokens: int) -> dict | None:
+    """The session's question about something that left the prompt, asked without the recall tool: the lines that then answer it there."""
+    question = session.get("question")
+    answered = [(end, turn) for end, turn in zip(turns, results) if turn["answered"]]
+    if not question or not answered:
+        return None
+    end, last = answered[-1]
+    view = f"/windowsill/conversations/{last['headers']['conversation']}/view"
+    is_read = any(question["evidence"] in str(message["content"]) for message in session["messages"][:end])
+    if not is_read or question["evidence"] in strings(call_json(url, view)):
+        return None  # It has not been read yet, or it has not left the prompt: there is nothing to show.
+    messages = [*session["messages"][:end], {"role": "user", "content": question["text"]}]
+    take_turn(url, {**session, "messages": messages}, end + 1, max_tokens, {"x-windowsill-recall": "off"})
+    lines = strings(call_json(url, view)).splitlines()
+    there = dict.fromkeys(line.strip() for line in lines if question["evidence"] in line)
+    return {"text": question["text"], "lines": list(there)}
 
 
 def facts_of(session: dict, end: int) -> dict[int, str]:
@@ -272,6 +293,10 @@ def table(args: argparse.Namespace) -> None:
         if failure:
             position = result["turns"].index(failure) + 1
             print(f"\n  {result['label']}: the first request without an answer was {position}: {failure.get('error', failure['status'])}")
+    for question in filter(None, (result.get("question") for result in results)):
+        print(f"\n  Then a question about something that had left the prompt: {question['text']}")
+        came = "This came with it, and no tool was called:" if question["lines"] else "Nothing that answers it came with it."
+        print("  " + "\n    ".join([came, *question["lines"]]))
 
 
 def figures(result: dict, window: int) -> dict[str, str]:

@@ -83,6 +83,7 @@ pub(super) fn search(
             let all: Vec<&str> = said.iter().map(|hit| hit.text.as_str()).collect();
             let all = query.rank(&all.join("\n"), &rarities);
             (rank.worth, rank.share) = (rank.worth.max(all.worth), rank.share.max(all.share));
+            rank.words = rank.words.max(all.words);
         }
         let said = said.iter().map(|one| Hit { exact: own.exact > 0, ..Hit::clone(one) }).collect();
         found.push((id, Passage { said, center, rank }));

@@ -43,6 +43,8 @@ pub struct Rank {
     pub worth: f64,
     /// How much of the query stands there, its words by how rare they are: 0 to 1.
     pub share: f64,
+    /// How many of its words stand there. Two pairs of characters of a script without spaces count as one: they overlap.
+    pub words: f64,
 }
 
 /// How rare each unit of a query is, in their order: [`rarity`].
@@ -90,12 +92,11 @@ impl Query {
             + self.names.iter().filter(|name| lower.contains(name.as_str())).count();
         // Inside of longer words it does not stand: `text of 7` in `text of 70`.
         let exact = if in_row { 1 + u8::from(literal) } else { 0 };
-        let (worth, share) = self.worth(&words, rarities);
-        Rank { exact, named, worth, share }
+        Rank { exact, named, ..self.worth(&words, rarities) }
     }
 
     /// BM25 of these words, and how much of the query they hold.
-    fn worth(&self, words: &[String], rarities: &Rarities) -> (f64, f64) {
+    fn worth(&self, words: &[String], rarities: &Rarities) -> Rank {
         let at: HashMap<&str, usize> =
             self.units.iter().enumerate().map(|(i, unit)| (unit.words.as_str(), i)).collect();
         let mut counts = vec![0.0; self.units.len()];
@@ -122,7 +123,10 @@ impl Query {
         let worth = each().map(|(count, rarity)| rarity * count * (REPEATED + 1.0) / (count + REPEATED * long)).sum();
         let there: f64 = each().filter(|(count, _)| **count > 0.0).map(|(_, rarity)| rarity).sum();
         let all: f64 = rarities.iter().sum();
-        (worth, if all > 0.0 { there / all } else { 0.0 })
+        let share = if all > 0.0 { there / all } else { 0.0 };
+        let units = self.units.iter().zip(&counts).filter(|(_, count)| **count > 0.0);
+        let words = units.map(|(unit, _)| if unit.words.contains(' ') { 0.5 } else { 1.0 }).sum();
+        Rank { worth, share, words, ..Rank::default() }
     }
 }
 
@@ -242,5 +246,9 @@ mod tests {
         let query = Query::read("walnut table");
         let rarities = [rarity(2, 1000), rarity(700, 1000)];
         assert!(query.rank("walnut", &rarities) > query.rank("table table table", &rarities));
+        assert_eq!(query.rank("tables and a table", &rarities).words, 1.0);
+        // Pairs of characters overlap.
+        let query = Query::read("数据库 table");
+        assert_eq!(query.rank("数据库", &[1.0; 3]).words, 1.0);
     }
 }

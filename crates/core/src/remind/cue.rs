@@ -2,8 +2,11 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::sync::LazyLock;
 
-use super::place;
+use regex::Regex;
+
+use super::{form, place};
 use crate::conversation::step::call_of;
 use crate::conversation::{Message, Role, files, person};
 use crate::passage::Found;
@@ -20,6 +23,17 @@ pub enum Of {
     Trouble,
 }
 
+/// Whose words a person asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum About {
+    /// Their own: "where did I …".
+    Person,
+    /// The assistant's: "what did you say about …".
+    Assistant,
+    /// Anybody's.
+    Anyone,
+}
+
 /// What the last message points at, as a search asks for it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cue {
@@ -27,8 +41,8 @@ pub struct Cue {
     pub of: Of,
     /// The query: words or names, the white space between them single.
     pub query: String,
-    /// Whether a person asks of themselves.
-    pub of_self: bool,
+    /// Whose words are asked for.
+    pub about: About,
     /// The words of the person, as they said them; empty where none did.
     pub said: String,
     /// Lines of files that trouble points at, as they were read before. They come first, where they are missing.
@@ -52,13 +66,14 @@ const READ: usize = 1 << 16;
 /// question. A person's nod ("go on") and a result without trouble point at nothing.
 pub fn cue(body: &[Message]) -> Option<Cue> {
     let (at, last) = body.iter().enumerate().next_back()?;
-    let (mut of_self, mut said, mut places) = (false, String::new(), Vec::new());
+    let (mut about, mut said, mut places) = (About::Anyone, String::new(), Vec::new());
     let (of, query) = match last.role {
         Role::User => match person::said(&last.text) {
             person::Said::Person(words) => {
-                of_self = is_of_self(&words);
                 said = words.to_string();
-                (Of::Words, asked(&said))
+                let question = form::without(&said);
+                about = About::of(&question);
+                (Of::Words, asked(&question))
             }
             person::Said::Output => {
                 let query = trouble(&last.text, &[]);
@@ -86,7 +101,7 @@ pub fn cue(body: &[Message]) -> Option<Cue> {
         }
         _ => return None,
     };
-    (!query.is_empty() || !places.is_empty()).then_some(Cue { of, query, of_self, said, places })
+    (!query.is_empty() || !places.is_empty()).then_some(Cue { of, query, about, said, places })
 }
 
 /// The words of a person's message that a search can find something by.
@@ -99,6 +114,31 @@ fn asked(words: &str) -> String {
         !bare.is_empty() && !is_common(bare) && seen.insert(bare.to_owned())
     });
     kept.collect::<Vec<_>>().join(" ")
+}
+
+impl About {
+    fn of(words: &str) -> About {
+        match words {
+            words if is_of_assistant(words) => About::Assistant,
+            words if is_of_self(words) => About::Person,
+            _ => About::Anyone,
+        }
+    }
+}
+
+/// Whether a person speaks of what the assistant said.
+fn is_of_assistant(words: &str) -> bool {
+    static SAID: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(
+            r"(?ix)\b(?:did\s+you|have\s+you|you\s+(?:had\s+|have\s+|just\s+|also\s+)?(?:said|told|gave|given|wrote|written|\w+ed)
+            |your\s+(?:advice|answer|list|explanation|recommendations?|suggestions?)
+            |hast\s+du|du\s+hast|haben\s+sie|as-tu|tu\s+(?:m['’])?as|avez-vous|vous\s+(?:m['’])?avez
+            |dijiste|diste|recomendaste|sugeriste|mencionaste|hai\s+detto|(?:ты|вы)\s+(?:мне\s+)?(?:говорил|сказал|советовал|писал)\w*)\b
+            |你(?:说|建议|推荐|提|给)|あなたが(?:言|勧|教)",
+        )
+        .expect("it is a constant")
+    });
+    SAID.is_match(&words[..floor(words, LONG)])
 }
 
 /// Whether a person speaks of themselves.
@@ -169,36 +209,36 @@ fn is_common(word: &str) -> bool {
 /// Articles, pronouns, auxiliaries and the like of some languages, sorted by their bytes.
 #[rustfmt::skip]
 const COMMON: &[&str] = &[
-    "a", "abbiamo", "aber", "about", "after", "again", "ai", "al", "all", "also", "am", "an", "anche", "and", "any",
-    "are", "as", "at", "auch", "auf", "aus", "aussi", "avec", "avez", "avons", "be", "because", "been", "before",
-    "bei", "being", "bitte", "both", "but", "by", "can", "ce", "ces", "cet", "cette", "che", "chi", "com", "come",
-    "comment", "como", "con", "continue", "continuez", "cosa", "could", "cuando", "cuál", "cuáles", "cuándo", "cómo",
-    "danke", "dans", "das", "dass", "de", "dein", "deine", "del", "dem", "den", "der", "des", "dich", "did", "die",
-    "dir", "do", "does", "doing", "done", "dove", "du", "déjà", "dónde", "e", "each", "ed", "ein", "eine", "einem",
-    "einen", "einer", "el", "ela", "ele", "ella", "elle", "elles", "en", "er", "era", "es", "est", "et", "eu",
-    "ever", "few", "for", "from", "fue", "further", "für", "get", "give", "gli", "go", "good", "got", "gracias",
-    "great", "ha", "habe", "haben", "had", "hai", "han", "has", "hat", "hatte", "have", "having", "he", "hello",
-    "hemos", "her", "here", "hers", "hi", "him", "his", "ho", "how", "i", "ich", "if", "ihr", "il", "ils", "im",
-    "in", "into", "io", "is", "ist", "it", "its", "je", "just", "kann", "kannst", "know", "la", "las", "le", "lei",
-    "les", "let", "like", "list", "lo", "long", "los", "lui", "ma", "made", "mais", "make", "mal", "many", "mas",
-    "may", "me", "mein", "meine", "meinen", "mention", "mentioned", "merci", "mes", "meu", "mi", "mia", "mich",
-    "might", "minha", "mio", "mir", "mis", "mit", "mon", "more", "most", "much", "my", "más", "nach", "ne", "need",
-    "next", "nice", "nicht", "no", "noch", "non", "nor", "nosotros", "not", "nous", "now", "nur", "não", "o", "oder",
-    "of", "off", "ok", "okay", "on", "once", "onde", "only", "ont", "or", "os", "other", "ou", "our", "ours", "out",
-    "over", "own", "où", "par", "para", "pas", "per", "perché", "pero", "più", "please", "plus", "por", "pour",
-    "pourquoi", "quais", "qual", "quand", "quando", "que", "quel", "quelle", "quelles", "quels", "quem", "qui",
-    "quién", "quoi", "qué", "right", "s", "sa", "said", "same", "sans", "say", "schon", "se", "sein", "seine", "sem",
-    "senza", "ses", "seu", "she", "should", "sie", "sigue", "sim", "sin", "sind", "so", "some", "son", "sono",
-    "sont", "still", "su", "sua", "such", "sur", "sure", "sus", "são", "sí", "ta", "también", "te", "tell", "tes",
-    "than", "thank", "thanks", "that", "the", "their", "theirs", "them", "then", "there", "these", "they", "this",
-    "those", "through", "to", "ton", "too", "tu", "tua", "tuo", "tus", "tú", "um", "uma", "un", "una", "unas", "und",
-    "under", "une", "uno", "unos", "uns", "until", "up", "us", "used", "using", "very", "você", "von", "vor", "vous",
-    "wann", "want", "war", "waren", "warum", "was", "we", "weiter", "welche", "welcher", "welches", "wenn", "wer",
-    "were", "what", "when", "where", "whether", "which", "while", "who", "whom", "whose", "why", "wie", "will",
-    "wir", "with", "wo", "would", "y", "ya", "yep", "yes", "yo", "you", "your", "yours", "zu", "zum", "zur", "è",
-    "é", "él", "était", "über", "а", "бы", "в", "во", "вы", "где", "для", "до", "же", "за", "и", "из", "или", "к",
-    "как", "когда", "кто", "ли", "меня", "мне", "мои", "мой", "моя", "мы", "на", "не", "но", "о", "об", "он", "она",
-    "они", "от", "по", "с", "со", "ты", "у", "что", "это", "я",
+    "a", "abbiamo", "aber", "about", "across", "after", "again", "ai", "al", "all", "also", "am", "an", "anche", "and",
+    "any", "are", "as", "at", "auch", "auf", "aus", "aussi", "avec", "avez", "avons", "be", "because", "been",
+    "before", "bei", "being", "between", "bitte", "both", "but", "by", "can", "ce", "ces", "cet", "cette", "che",
+    "chi", "com", "come", "comment", "como", "con", "continue", "continuez", "conversation", "conversations", "cosa",
+    "could", "cuando", "cuál", "cuáles", "cuándo", "cómo", "danke", "dans", "das", "dass", "de", "dein", "deine",
+    "del", "dem", "den", "der", "des", "dich", "did", "die", "different", "dir", "do", "does", "doing", "done", "dove",
+    "du", "during", "déjà", "dónde", "e", "each", "ed", "ein", "eine", "einem", "einen", "einer", "el", "ela", "ele",
+    "ella", "elle", "elles", "en", "er", "era", "es", "est", "et", "eu", "ever", "few", "for", "from", "fue",
+    "further", "für", "get", "give", "gli", "go", "good", "got", "gracias", "great", "ha", "habe", "haben", "had",
+    "hai", "han", "has", "hat", "hatte", "have", "having", "he", "hello", "hemos", "her", "here", "hers", "hi", "him",
+    "his", "ho", "how", "i", "ich", "if", "ihr", "il", "ils", "im", "in", "into", "io", "is", "ist", "it", "its", "je",
+    "just", "kann", "kannst", "know", "la", "las", "le", "lei", "les", "let", "like", "list", "lo", "long", "los",
+    "lui", "ma", "made", "mais", "make", "mal", "many", "mas", "may", "me", "mein", "meine", "meinen", "mention",
+    "mentioned", "merci", "mes", "meu", "mi", "mia", "mich", "might", "minha", "mio", "mir", "mis", "mit", "mon",
+    "more", "most", "much", "my", "más", "nach", "ne", "need", "next", "nice", "nicht", "no", "noch", "non", "nor",
+    "nosotros", "not", "nous", "now", "nur", "não", "o", "oder", "of", "off", "ok", "okay", "on", "once", "onde",
+    "only", "ont", "or", "os", "other", "ou", "our", "ours", "out", "over", "own", "où", "par", "para", "pas", "per",
+    "perché", "pero", "più", "please", "plus", "por", "pour", "pourquoi", "quais", "qual", "quand", "quando", "que",
+    "quel", "quelle", "quelles", "quels", "quem", "qui", "quién", "quoi", "qué", "right", "s", "sa", "said", "same",
+    "sans", "say", "schon", "se", "sein", "seine", "sem", "senza", "ses", "seu", "she", "should", "sie", "sigue",
+    "sim", "sin", "sind", "so", "some", "son", "sono", "sont", "still", "su", "sua", "such", "sur", "sure", "sus",
+    "são", "sí", "ta", "también", "te", "tell", "tes", "than", "thank", "thanks", "that", "the", "their", "theirs",
+    "them", "then", "there", "these", "they", "this", "those", "through", "throughout", "to", "ton", "too", "tu",
+    "tua", "tuo", "tus", "tú", "um", "uma", "un", "una", "unas", "und", "under", "une", "uno", "unos", "uns", "until",
+    "up", "us", "used", "using", "very", "você", "von", "vor", "vous", "wann", "want", "war", "waren", "warum", "was",
+    "we", "weiter", "welche", "welcher", "welches", "wenn", "wer", "were", "what", "when", "where", "whether", "which",
+    "while", "who", "whom", "whose", "why", "wie", "will", "wir", "with", "wo", "would", "y", "ya", "yep", "yes", "yo",
+    "you", "your", "yours", "zu", "zum", "zur", "è", "é", "él", "était", "über", "а", "бы", "в", "во", "вы", "где",
+    "для", "до", "же", "за", "и", "из", "или", "к", "как", "когда", "кто", "ли", "меня", "мне", "мои", "мой", "моя",
+    "мы", "на", "не", "но", "о", "об", "он", "она", "они", "от", "по", "с", "со", "ты", "у", "что", "это", "я",
 ];
 
 #[cfg(test)]
@@ -211,19 +251,28 @@ mod tests {
         cue(&body)
     }
 
-    fn asked_by(text: &str) -> Option<(String, bool)> {
+    fn asked_by(text: &str) -> Option<(String, About)> {
         let raw = serde_json::json!({"role": "user", "content": text}).to_string();
-        cue_of(&[&raw]).map(|cue| (cue.query, cue.of_self))
+        cue_of(&[&raw]).map(|cue| (cue.query, cue.about))
     }
 
     #[test]
     fn common_words_are_sorted_and_ask_for_nothing() {
         assert!(COMMON.is_sorted() && is_common("the") && is_common("où") && !is_common("walnut"));
         let of = |text: &str| asked_by(text).unwrap();
-        assert_eq!(of("Where did I buy the walnut table, please?"), ("buy walnut table,".into(), true));
-        assert_eq!(of("What's the port of `db-1`?"), ("port `db-1`?".into(), false));
-        assert_eq!(of("Wo habe ich den Tisch gekauft?"), ("Tisch gekauft?".into(), true));
-        assert!(of("我的桌子在哪里买的？").1);
+        assert_eq!(of("Where did I buy the walnut table, please?"), ("buy walnut table,".into(), About::Person));
+        assert_eq!(of("What's the port of `db-1`?"), ("port `db-1`?".into(), About::Anyone));
+        assert_eq!(of("Wo habe ich den Tisch gekauft?"), ("Tisch gekauft?".into(), About::Person));
+        assert_eq!(of("我的桌子在哪里买的？").1, About::Person);
+        for text in
+            ["What did you tell me about oil?", "Which wood have you recommended?", "Was hast du mir zum Öl gesagt?"]
+        {
+            assert_eq!(of(text).1, About::Assistant, "{text}");
+        }
+        assert_eq!(of("Can you find the port of my table?").1, About::Person);
+        // The form of an answer is nothing that was said.
+        let of_form = of("What was the A1C value? Give me the answer in % rounded to the nearest tenth (ex: 7.9).");
+        assert_eq!(of_form, ("A1C value?".into(), About::Anyone));
         for nod in ["go on", "Yes, please do.", "", "ok"] {
             assert_eq!(asked_by(nod), None, "{nod}");
         }

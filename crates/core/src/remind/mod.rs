@@ -6,10 +6,11 @@
 
 mod block;
 mod cue;
+mod form;
 mod place;
 
 pub use block::{Block, END, HEAD, Standing, block, room};
-pub use cue::{Cue, Of, cue};
+pub use cue::{About, Cue, Of, cue};
 
 use crate::conversation::Message;
 use crate::conversation::edit::{Edit, View};

@@ -159,7 +159,7 @@ fn quoted(body: &[Message], (at, call): (usize, &ToolCall), span: Range<usize>, 
         date: None,
         text: format!("\n{}", &text[span]),
     };
-    Found { said: vec![said], center: 0, rank: Rank { exact: FIRST, named: 1, share: 1.0, worth: 1.0 } }
+    Found { said: vec![said], center: 0, rank: Rank { exact: FIRST, named: 1, share: 1.0, worth: 1.0, words: 1.0 } }
 }
 
 fn base(path: &str) -> &str {
