@@ -319,7 +319,7 @@ proptest! {
     ) {
         let conversation = read(&messages(&says), &policy.template);
         let (recall, offered, may_come, done) = ours;
-        let ours = Ours { recall, offered, may_come: may_come && !offered, done };
+        let ours = Ours { recall, offered, may_come: may_come && !offered, at_head: done };
         let mut facts = facts(&conversation, &View::default(), &n);
         facts.tools += ours.tokens();
         let mut fitting = Fitting::new(&conversation, facts.clone(), &policy, n.reserved, ours);
