@@ -71,7 +71,8 @@ pub fn cue(body: &[Message]) -> Option<Cue> {
         Role::User => match person::said(&last.text) {
             person::Said::Person(words) => {
                 said = words.to_string();
-                let question = form::without(&said);
+                let asks = sentences(&said);
+                let question = form::without(&asks);
                 about = About::of(&question);
                 (Of::Words, asked(&question))
             }
@@ -107,8 +108,7 @@ pub fn cue(body: &[Message]) -> Option<Cue> {
 /// The words of a person's message that a search can find something by.
 fn asked(words: &str) -> String {
     let mut seen = HashSet::new();
-    let all = sentences(words);
-    let kept = all.split_whitespace().filter(|word| {
+    let kept = words.split_whitespace().filter(|word| {
         let bare = word.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase();
         let bare = bare.split(['\'', '’']).next().unwrap_or_default();
         !bare.is_empty() && !is_common(bare) && seen.insert(bare.to_owned())
