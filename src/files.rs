@@ -114,6 +114,14 @@ fn kind(kind: std::fs::FileType) -> Option<&'static str> {
     }
 }
 
+/// A folder in another one for what is thrown away; it goes when what this returns is dropped.
+///
+/// # Errors
+/// When it cannot be made.
+pub fn scratch_in(folder: &Path) -> io::Result<tempfile::TempDir> {
+    tempfile::Builder::new().prefix("scratch-").tempdir_in(folder)
+}
+
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;

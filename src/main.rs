@@ -75,6 +75,7 @@ Keep:
   rename     Call a conversation what you call it
   star       Have retention leave a conversation alone
   delete     Delete one conversation
+  record     Copy a record into a database that several windowsills share
 
 Options:
 {options}
@@ -278,6 +279,11 @@ enum Command {
     Drain(cli::drain::Drain),
     /// Who read or changed what, the last ones. It is written down where config.toml has keys.
     Audit(cli::key::Audit),
+    /// Copy a record into a database that several windowsills share.
+    Record {
+        #[command(subcommand)]
+        command: cli::record::Record,
+    },
     /// Make a token for a person or a program that may come in.
     Key {
         #[command(subcommand)]
@@ -434,6 +440,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Audit(of) => cli::key::audit(&config, &of),
         // Looked at above, before the config.
         Command::Key { .. } => Ok(ExitCode::SUCCESS),
+        Command::Record { command } => cli::record::run(&config, &command),
         Command::Profile { command } => cli::profile::run(&config, command),
         // Looked at above, before the config.
         Command::Pages { .. }

@@ -18,6 +18,7 @@ pub(crate) mod pin;
 pub(crate) mod plan;
 pub(crate) mod profile;
 pub(crate) mod recall;
+pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod rules;
 pub(crate) mod service;

@@ -152,7 +152,8 @@ fn syntax_problems(source: &SourceText, errors: &[toml::de::Error]) -> Vec<Probl
 
 /// The line and a caret below the column; nothing for a line that may hold a secret.
 fn excerpt(content: &str, line: usize, column: usize) -> Option<String> {
-    if content.to_ascii_lowercase().contains("api_key") {
+    let content_lower = content.to_ascii_lowercase();
+    if content_lower.contains("api_key") || content_lower.contains("postgres") {
         return None;
     }
     let gutter = " ".repeat(line.to_string().len());

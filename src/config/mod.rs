@@ -64,6 +64,7 @@ pub(crate) const SECTIONS: &[Section] = &[
         keys: &[
             "listen",
             "data_dir",
+            "record",
             "retention_days",
             "retention_bytes",
             "shadow",
@@ -147,6 +148,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Where the record is kept.
     pub data_dir: PathBuf,
+    /// The database that the record is in, where several windowsills share it: a `postgres://` URL, which may hold a password.
+    pub record: Option<Secret>,
     /// Days that a conversation is kept after it was last used; 0 for always.
     pub retention_days: u32,
     /// Bytes that the record may take; 0 for any.

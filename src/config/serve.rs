@@ -151,6 +151,15 @@ pub struct LogConfig {
     pub telemetry: Option<Telemetry>,
 }
 
+/// The URL of a database.
+fn record(value: &Value) -> Result<String, String> {
+    let url = read::text(value)?;
+    if ["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
+        return Ok(url);
+    }
+    Err("must be the URL of a PostgreSQL database\nan example: postgres://windowsill:PASSWORD@db.example.org/windowsill".into())
+}
+
 /// Resolves every setting; `None` when something is missing, which a problem then says.
 pub(crate) fn resolve(
     layers: &Layers,
@@ -165,6 +174,7 @@ pub(crate) fn resolve(
     let shadow = layers.take("shadow", read::boolean, problems);
     let is_shadow = shadow.as_ref().is_some_and(|shadow| shadow.value);
     let data_dir = data_dir(layers, flags, environment, problems).map(|dir| beside(dir, is_shadow));
+    let record = layers.take("record", record, problems);
     let retention_days = layers.take("retention_days", read::days, problems);
     let retention_bytes = layers.take("retention_bytes", read::record_bytes, problems);
     let profile_dir = layers.take_path("profile_dir", environment, problems);
@@ -205,6 +215,7 @@ pub(crate) fn resolve(
     note("retention_bytes", retention_bytes.as_ref(), u64::to_string, &mut sources);
     note("retention_days", retention_days.as_ref(), u32::to_string, &mut sources);
     note("shadow", shadow.as_ref(), bool::to_string, &mut sources);
+    note("record", record.as_ref(), |_| "(set)".to_owned(), &mut sources);
     note("data_dir", data_dir.as_ref(), |dir| dir.display().to_string(), &mut sources);
     note("listen", listen.as_ref(), SocketAddr::to_string, &mut sources);
     sources.reverse();
@@ -212,6 +223,8 @@ pub(crate) fn resolve(
         listen: listen?.value,
         data_dir: data_dir?.value,
         shadow: shadow?.value,
+        // What would only have been done is nobody else's.
+        record: record.filter(|_| !is_shadow).map(|url| Secret::new(url.value)),
         retention_days: retention_days?.value,
         retention_bytes: retention_bytes?.value,
         api_key: api_key.map(|key| Secret::new(key.value)),

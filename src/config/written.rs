@@ -91,7 +91,9 @@ impl Written {
 /// Whether a key, variable or flag of this name holds a secret, so that its value is never shown.
 pub(crate) fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase().replace('-', "_");
-    name.ends_with("api_key") || name.ends_with("headers") || name == "hash"
+    name.ends_with("api_key")
+        || name.ends_with("headers")
+        || matches!(name.as_str(), "hash" | "record" | "windowsill_record")
 }
 
 /// Text with the user and password of an address in it blotted out.

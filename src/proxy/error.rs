@@ -173,6 +173,10 @@ impl From<store::Error> for Error {
         if source.is_unwritable() {
             return Error::Record { source };
         }
+        if matches!(source, store::Error::Overtaken) {
+            let message = "somebody changed the same thing a moment before, through another windowsill";
+            return Error::client(409, "changed_meanwhile", message, "look at what it is now, and send it again");
+        }
         Error::Internal { doing: "use the record", source: Box::new(source) }
     }
 }

@@ -65,6 +65,8 @@ pub use doors::responses::{compact_responses, count_responses, responses};
 pub use doors::stored::{cancel_response, input_items, response_of};
 pub use doors::{chat, pass};
 pub use error::Error;
+pub use start::{copy_record, open_record};
+pub use state::fresh::caught_up;
 pub use state::headers::{put_key_name, scope_asked, take_inner};
 pub use state::steer::{Steer, When};
 pub use turn::relay::{self, Body, json_reply};
@@ -72,6 +74,7 @@ pub use turn::relay::{self, Body, json_reply};
 pub use crate::engine::devices::tell as tell_devices;
 pub use crate::engine::generate::{Setup as EngineSetup, work as generate};
 pub use crate::guard::told::told;
+pub use crate::store::{Copied, Progress};
 
 use self::servers::Servers;
 
@@ -156,7 +159,8 @@ impl App {
     /// # Errors
     /// When the record cannot be opened.
     pub fn beside(&self, data_dir: std::path::PathBuf) -> Result<App, Error> {
-        let store = Store::open(&data_dir)?;
+        let scope = data_dir.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        let store = self.store.open_beside(&data_dir, &scope)?;
         let mut config = self.config.clone();
         // A scope's memory stands beside the others', under the same name as its record.
         config.memory = config.memory.zip(data_dir.file_name()).map(|(dir, scope)| dir.with_file_name(scope));

@@ -1,17 +1,19 @@
 //! Puts an [`App`] together from the settings: the record, the upstreams, looked for where none is named.
 
+use std::path::Path;
+
 use tracing::{info, warn};
 
 use super::find::{Found, find};
 use super::{App, Error};
-use crate::config::Config;
+use crate::config::{Config, DEFAULT_SCOPE};
 use crate::files;
 use crate::measure::hardware::room::size;
 use crate::proxy::ahead::retention::keep_house;
 use crate::proxy::desk::machine::rest_counters;
 use crate::proxy::lookout::{keep_asking, keep_looking};
 use crate::proxy::servers::window_of;
-use crate::store::Store;
+use crate::store::{Copied, Progress, Shared, Store, copy};
 use crate::upstream::{Embedded, Held, Upstream};
 use crate::usage::Metrics;
 
@@ -21,7 +23,7 @@ impl App {
     /// # Errors
     /// When the record cannot be opened, or an upstream's URL cannot be used.
     pub async fn start(config: Config) -> Result<(App, Found), Error> {
-        let store = Store::open(&config.data_dir)?;
+        let store = open_record(&config)?;
         Self::start_on(config, store).await
     }
 
@@ -82,6 +84,29 @@ impl App {
         let (upstreams, found) = find(&config).await?;
         Ok((App::new(config, store, upstreams), found))
     }
+}
+
+/// Opens the record that the settings name.
+///
+/// # Errors
+/// When it cannot be opened, or the folder and the database do not fit.
+pub fn open_record(config: &Config) -> Result<Store, Error> {
+    let Some(url) = &config.record else { return Ok(Store::open(&config.data_dir)?) };
+    let unfit = |why| Error::client(422, "cannot_start", format!("`record` cannot be used: {why}"), "");
+    let shared = Shared::postgres(url.expose(), DEFAULT_SCOPE).map_err(unfit)?;
+    Ok(Store::open_shared(&config.data_dir, &shared)?)
+}
+
+/// Copies the record in a folder into the database that a URL names, under the name of a scope, and verifies it. Not to be called from
+/// async code.
+///
+/// # Errors
+/// When it cannot be read or written, or is not what it was; in words, without the URL.
+pub fn copy_record(from: &Path, url: &str, scope: &str, told: &mut dyn FnMut(Progress)) -> Result<Copied, String> {
+    let to = Shared::postgres(url, scope).map_err(|why| format!("the database's URL cannot be used: {why}"))?;
+    // Beside the record: it takes as much room as that once more, for a while.
+    let scratch = files::scratch_in(from).map_err(|e| format!("`{}`: {e}", from.display()))?;
+    copy(from, &to, scratch.path(), told).map_err(|e| e.to_string())
 }
 
 /// Has the spans of requests delivered, where they are wanted.

@@ -18,7 +18,7 @@ use super::noted::Asked;
 use super::table::{self, Api, Found, To};
 use super::{cors, inspect, page, steering};
 use crate::keys::quota::Entered;
-use crate::proxy::{self, App, Body, Dialect, Error, json_reply};
+use crate::proxy::{self, App, Body, Dialect, Error, caught_up, json_reply};
 
 /// Largest body of a request to the proxy's own paths (bytes).
 const OWN_BODY: u64 = 1 << 20;
@@ -156,6 +156,9 @@ impl Front {
         bytes: Bytes,
         (share, entered): (Share, Option<Arc<Entered>>),
     ) -> Result<Response<Body>, Error> {
+        if !found.is_some_and(|found| is_open(found, parts.uri.path())) {
+            caught_up(&guest.app).await;
+        }
         let response = match (found.map(|found| found.route.to), &self.guests) {
             (Some(To::Gate(gate)), Some(guests)) => {
                 guests.gate(gate, guest, parts, found.expect("it was found"), &bytes).await?

@@ -63,7 +63,8 @@ impl Event {
             };
         };
         let text = String::from_utf8_lossy(data);
-        let (read, is_strict) = match serde_json::from_str::<Value>(&text) {
+        // Half of an emoji stays as it came: the client has the other half with the next event.
+        let (read, is_strict) = match serde_json::from_str::<Value>(&text).or_else(|_| json::value(&text)) {
             Ok(value) => (Some(value), true),
             Err(_) => (json::lenient(&text), false),
         };

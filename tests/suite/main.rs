@@ -30,6 +30,7 @@ mod dry_run;
 mod errors;
 mod failed;
 mod fit;
+mod fleet;
 mod follow;
 mod foreign;
 mod found;

@@ -10,6 +10,7 @@ const MARK: &str =
 
 /// Pages that say more about a table or a key.
 const MORE: &[(&str, &str)] = &[
+    ("record", "[Several windowsills, one record](fleet.md)"),
     ("retention_days", "[How long things are kept](getting-things-back.md#how-long-things-are-kept)"),
     ("retention_bytes", "[How long things are kept](getting-things-back.md#how-long-things-are-kept)"),
     ("shadow", "[See before you trust](shadow.md)"),

@@ -11,7 +11,7 @@ impl Writer {
     /// Opens the database again where its file is not the one that was opened: somebody deleted or replaced it. What was in
     /// it is gone; what comes from now on is kept.
     pub(super) fn mend(&mut self) -> Result<(), Error> {
-        if schema::identity(&self.path) == self.recent.lock().opened {
+        if schema::identity(&self.path) == self.recent.lock().base.opened {
             return Ok(());
         }
         let Some(folder) = self.path.parent() else { return Ok(()) };
@@ -26,7 +26,7 @@ impl Writer {
         let rows = super::read::view_rows(&self.conn).map_err(|e| schema::sqlite_error(&self.path, e))?;
         let recalled = super::read::with_recalled(&self.conn).map_err(|e| schema::sqlite_error(&self.path, e))?;
         let mut recent = self.recent.lock();
-        recent.opened = schema::identity(&self.path);
+        recent.base.opened = schema::identity(&self.path);
         recent.start_anew();
         recent.relearn(rows, recalled);
         Ok(())

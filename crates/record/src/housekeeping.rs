@@ -28,6 +28,12 @@ struct Left {
     now_ms: Option<i64>,
 }
 
+/// The name of the conversation that gets what is left of this one when it goes; `None` where none forked from it.
+pub(super) fn heir(conn: &Connection, row: i64) -> rusqlite::Result<Option<String>> {
+    let sql = "SELECT name FROM conversation WHERE parent = ?1 ORDER BY parent_depth DESC, id LIMIT 1";
+    conn.prepare_cached(sql)?.query_row([row], |r| r.get(0)).optional()
+}
+
 /// Leaves what conversations that forked from this one have of it to them: its messages up to where each parted, with the originals
 /// of these. They become those of the fork that has most of them, and the other forks are forks of that one. Returns how many
 /// messages stay.

@@ -76,6 +76,12 @@ pub(super) fn remove_with(conn: &Connection, conversation: &str, now_ms: i64, wh
     conn.execute(sql, [conversation]).map(|_| ())
 }
 
+/// Whether there are any that nobody used since `before_ms`.
+pub(super) fn any_unused(conn: &Connection, before_ms: i64) -> rusqlite::Result<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM kept GROUP BY name HAVING max(now_ms) < ?1)";
+    conn.query_row(sql, [before_ms], |r| r.get(0))
+}
+
 /// Removes those that nobody used since `before_ms`.
 pub(super) fn remove_unused(conn: &Connection, before_ms: i64, now_ms: i64, why: &str) -> rusqlite::Result<()> {
     let unused = "SELECT name FROM kept GROUP BY name HAVING max(now_ms) < ?1";

@@ -10,13 +10,17 @@
 //! - Texts stay on disk. In RAM are the queue (bounded), a row id for each view, a few views and tips (`recent`).
 //! - [`Store`] is the one way in, a file a role: `recording` writes, `views` says what is known of a history, `asking` reads
 //!   for people and agents, and [`Catalog`] finds names of conversations.
+//! - Several processes may share a record ([`Store::open_shared`]): then `log` has every change in one order, in a PostgreSQL database,
+//!   and each process builds its own database from it (`replica`). `copy` brings an existing record there.
 //! - A kill at any moment loses nothing that was answered; `durable` batches survive a power cut as well.
 
 mod anew;
+mod as_text;
 mod asking;
 mod batch;
 mod blocking;
 mod catalog;
+mod copy;
 mod files;
 mod health;
 mod history;
@@ -24,6 +28,7 @@ mod housekeeping;
 mod kept;
 mod large;
 mod locate;
+mod log;
 mod passages;
 mod presence;
 mod prune;
@@ -31,10 +36,13 @@ mod queue;
 mod read;
 mod recent;
 mod recording;
+mod replica;
 mod reply;
+mod rows;
 mod schema;
 mod search;
 mod secret;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod types;
@@ -55,11 +63,14 @@ use windowsill_core::apply::Archive;
 
 pub use blocking::blocking;
 pub use catalog::Catalog;
+pub use copy::{Copied, Progress, copy};
 use files::Files;
+pub use log::Shared;
 use presence::Presence;
 use recent::Recent;
 use schema::sqlite_error;
 use secret::Secret;
+use shared::Sharing;
 pub use windowsill_core::apply::Original;
 
 pub use types::{
@@ -93,9 +104,11 @@ struct Inner {
     /// Counts commits.
     commits: watch::Sender<u64>,
     /// `None` when the record was opened for reading.
-    queue: Option<Sender<Job>>,
+    queue: Option<Arc<Sender<Job>>>,
     writer: Option<JoinHandle<()>>,
     secret: Secret,
+    /// Of a record that several windowsills share.
+    sharing: Option<Sharing>,
 }
 
 /// Record id of a text: content-addressed, so that the same text is kept once.
@@ -117,7 +130,16 @@ impl Store {
     /// # Errors
     /// When the folder cannot be written, or the database is not ours, damaged, or of a newer windowsill.
     pub fn open(data_dir: &Path) -> Result<Store, Error> {
-        open_with(data_dir, Watch::default())
+        open_with(data_dir, Watch::default(), None)
+    }
+
+    /// Opens a record that several windowsills share: `data_dir` has what is built from it. Returns once all is there that the
+    /// database has. Where that cannot be reached, and the folder was built from it before, it is opened all the same.
+    ///
+    /// # Errors
+    /// As [`Store::open`]; and when the database cannot be reached, or the folder is not of it.
+    pub fn open_shared(data_dir: &Path, shared: &Shared) -> Result<Store, Error> {
+        shared::apart(|| open_with(data_dir, Watch::default(), Some(shared)))
     }
 
     /// Like [`Store::open`], with a hook that is called before and after every write. It is there for tests of crashes.
@@ -125,7 +147,7 @@ impl Store {
     /// # Errors
     /// As [`Store::open`].
     pub fn open_watched(data_dir: &Path, watcher: Watcher) -> Result<Store, Error> {
-        open_with(data_dir, Watch::by(watcher))
+        open_with(data_dir, Watch::by(watcher), None)
     }
 
     /// Opens the record in `data_dir` for reading, while a server may be writing it.
@@ -138,7 +160,7 @@ impl Store {
         let recent = recent_of(&conn, &path)?;
         let readers = Arc::new(Readers::open(&path)?);
         let recent = Arc::new(Mutex::new(recent));
-        Ok(finish(path, Files::new(data_dir), recent, readers, watch::Sender::new(0), None))
+        Ok(finish(path, Files::new(data_dir), recent, readers, watch::Sender::new(0), (None, None)))
     }
 
     /// The id to record a text under: [`original_id`], or a longer one should that belong to another text already.
@@ -182,20 +204,25 @@ impl Store {
     }
 }
 
-fn open_with(data_dir: &Path, watch: Watch) -> Result<Store, Error> {
+fn open_with(data_dir: &Path, watch: Watch, shared: Option<&Shared>) -> Result<Store, Error> {
     schema::private_dir(data_dir)?;
     let files = Files::new(data_dir).watched(watch);
     files.create()?;
     let presence = Arc::new(Presence::new(data_dir)?);
     let path = schema::database(data_dir);
+    let sharing = shared.map(|shared| Sharing::alone(data_dir, shared)).transpose()?;
     let conn = schema::open_writer(&path)?;
     let opened = schema::identity(&path);
+    let replica = match (shared, &sharing) {
+        (Some(shared), Some(sharing)) => Some(sharing.join(shared, &conn, data_dir, &path)?),
+        _ => schema::as_own(&conn, &path).map(|()| None)?,
+    };
     let readers = Arc::new(Readers::open(&path)?);
     let recent = Arc::new(Mutex::new(recent_of(&conn, &path)?));
-    recent.lock().opened = opened;
+    recent.lock().base.opened = opened;
     let (queue, jobs) = mpsc::channel();
     let commits = watch::Sender::new(0);
-    let writer = Writer {
+    let mut writer = Writer {
         conn,
         path: path.clone(),
         files: files.clone(),
@@ -203,11 +230,21 @@ fn open_with(data_dir: &Path, watch: Watch) -> Result<Store, Error> {
         presence,
         readers: readers.clone(),
         commits: commits.clone(),
+        is_shared: replica.is_some(),
+        replica,
     };
+    let queue = Arc::new(queue);
+    if let (Some(shared), Some(sharing)) = (shared, &sharing) {
+        sharing.build(&mut writer)?;
+        sharing.listen(shared, &queue);
+    }
     let spawned = thread::Builder::new().name("record-writer".into()).spawn(move || writer.run(&jobs));
     let writer = spawned.map_err(|e| schema::file_error(&path, e))?;
-    Ok(finish(path, files, recent, readers, commits, Some((queue, writer))))
+    Ok(finish(path, files, recent, readers, commits, (Some((queue, writer)), sharing)))
 }
+
+/// The way to the writer, and its thread.
+type Writing = (Arc<Sender<Job>>, JoinHandle<()>);
 
 fn finish(
     path: PathBuf,
@@ -215,11 +252,11 @@ fn finish(
     recent: Arc<Mutex<Recent>>,
     readers: Arc<Readers>,
     commits: watch::Sender<u64>,
-    writing: Option<(Sender<Job>, JoinHandle<()>)>,
+    (writing, sharing): (Option<Writing>, Option<Sharing>),
 ) -> Store {
     let (queue, writer) = writing.unzip();
     let (space, secret) = (Arc::new(Semaphore::new(QUEUE_BYTES)), Secret::default());
-    Store { inner: Arc::new(Inner { path, files, recent, readers, space, commits, queue, writer, secret }) }
+    Store { inner: Arc::new(Inner { path, files, recent, readers, space, commits, queue, writer, secret, sharing }) }
 }
 
 /// The two connections for reading.
@@ -258,6 +295,9 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if let Some(sharing) = &self.sharing {
+            sharing.close();
+        }
         // Without a sender the writer commits what is queued and ends.
         drop(self.queue.take());
         if let Some(writer) = self.writer.take()

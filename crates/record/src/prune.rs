@@ -16,10 +16,12 @@ use serde_json::json;
 use windowsill_core::conversation::Digest;
 
 use super::files::Files;
+use super::log::entry::Change;
+use super::replica::Outcome;
 use super::schema::{file_error, sqlite_error};
-use super::types::{Error, Pruned, Retention};
+use super::types::{Error, Event, Pruned, Retention};
 use super::writer::Writer;
-use super::{housekeeping, kept, passages};
+use super::{housekeeping, kept, passages, schema};
 
 /// A conversation that was used this lately is in use, whatever the limits say.
 const IN_USE_MS: i64 = 60 * 60 * 1000;
@@ -82,11 +84,13 @@ struct Victim {
 }
 
 /// What was removed with a conversation.
-struct Removed {
-    originals: Vec<String>,
-    messages: usize,
+pub(super) struct Removed {
+    /// Names of the originals that only it had.
+    pub(super) originals: Vec<String>,
+    /// Its messages.
+    pub(super) messages: usize,
     /// Messages that were left to those that forked from it.
-    left: usize,
+    pub(super) left: usize,
 }
 
 impl Pass {
@@ -200,7 +204,7 @@ impl Writer {
     }
 
     /// Removes the files of what is gone from the tables; returns their bytes.
-    fn remove_files(&self, originals: &[String], conversation: &str) -> Result<u64, Error> {
+    pub(super) fn remove_files(&self, originals: &[String], conversation: &str) -> Result<u64, Error> {
         let mut freed = 0;
         let results = originals.iter().map(|id| ("original", id.as_str(), self.files.result(id)));
         let history = ("conversation", conversation, self.files.history(conversation));
@@ -214,14 +218,21 @@ impl Writer {
     }
 
     /// Removes what clients keep under ids and did not use for so long.
-    fn kept(&self, pass: &Pass) -> Result<(), Error> {
+    fn kept(&mut self, pass: &Pass) -> Result<(), Error> {
         let days = pass.retention.days;
         if days == 0 {
             return Ok(());
         }
-        let before = pass.now_ms.saturating_sub(i64::from(days).saturating_mul(DAY_MS));
-        let removed = kept::remove_unused(&self.conn, before, pass.now_ms, &format!("retention_days = {days}"));
-        removed.map_err(|e| sqlite_error(&self.path, e))
+        let before_ms = pass.now_ms.saturating_sub(i64::from(days).saturating_mul(DAY_MS));
+        let why = format!("retention_days = {days}");
+        if !self.is_shared {
+            let removed = kept::remove_unused(&self.conn, before_ms, pass.now_ms, &why);
+            return removed.map_err(|e| sqlite_error(&self.path, e));
+        }
+        if !kept::any_unused(&self.conn, before_ms).map_err(|e| sqlite_error(&self.path, e))? {
+            return Ok(());
+        }
+        self.replicate_change(Change::Unused { before_ms, why, now_ms: pass.now_ms }).map(|_| ())
     }
 
     /// Bytes of the record: what is used of the database, and the files.
@@ -268,6 +279,9 @@ impl Writer {
 
     fn remove_condemned(&mut self, victim: &Victim, now_ms: i64) -> Result<Removed, Error> {
         self.files.watch.at("pruning: before the commit");
+        if self.is_shared {
+            return self.remove_shared(victim, now_ms);
+        }
         let removed = remove(&mut self.conn, victim, now_ms).map_err(|e| sqlite_error(&self.path, e));
         self.files.watch.at("pruning: committed");
         if removed.as_ref().map_or(true, |removed| removed.left > 0) {
@@ -279,47 +293,35 @@ impl Writer {
         removed
     }
 
+    /// Removes a conversation for all that share the record, and its texts from where they share it.
+    fn remove_shared(&mut self, victim: &Victim, now_ms: i64) -> Result<Removed, Error> {
+        let Victim { name, why, .. } = victim;
+        let heir = housekeeping::heir(&self.conn, victim.row).map_err(|e| sqlite_error(&self.path, e))?;
+        let change = Change::Remove { name: name.clone(), why: why.clone(), now_ms };
+        let (done, upto) = self.replicate_change(change)?;
+        self.files.watch.at("pruning: committed");
+        self.forget_texts(name, upto, heir.as_deref());
+        match done {
+            Outcome::Removed(Some(removed)) => Ok(removed),
+            // Another one was faster.
+            _ => Ok(Removed { originals: Vec::new(), messages: 0, left: 0 }),
+        }
+    }
+
     /// What is left behind: edits that no view has, old events.
     fn finish(&mut self, mut pass: Box<Pass>) -> Result<Step, Error> {
         let after = self.used(&pass)?;
         let Retention { days, bytes } = pass.retention;
         pass.done.over = bytes > 0 && after > bytes;
-        let done = &pass.done;
-        let tidy = |conn: &mut Connection| {
-            if days > 0 {
-                let before = pass.now_ms.saturating_sub(i64::from(days).saturating_mul(DAY_MS));
-                conn.execute("DELETE FROM event WHERE now_ms < ?1", [before])?;
-            }
-            // Also where nothing went now: a pass before this one may have been killed between its last conversation and this.
-            let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            tx.execute("DELETE FROM counted WHERE chain NOT IN (SELECT chain FROM node)", [])?;
-            tx.execute("DELETE FROM edit WHERE id NOT IN (SELECT j.value FROM view, json_each(view.edits) j)", [])?;
-            if done.conversations == 0 {
-                return tx.commit();
-            }
-            tx.execute(
-                "DELETE FROM pruned WHERE file = 0 AND (kind, name) IN
-                    (SELECT kind, name FROM pruned ORDER BY now_ms DESC LIMIT -1 OFFSET ?1)",
-                [REMEMBERED],
-            )?;
-            let data = json!({
-                "conversations": done.conversations, "originals": done.originals, "messages": done.messages,
-                "bytes_before": done.bytes_before, "bytes_after": after, "over": done.over,
-                "retention_days": days, "retention_bytes": bytes,
-            });
-            let (kind, data) = match &pass.only {
-                None => ("record_pruned", data),
-                Some(_) => {
-                    let left = done.left;
-                    let data = json!({"originals": done.originals, "messages": done.messages, "left_to_forks": left});
-                    ("conversation_deleted", data)
-                }
-            };
-            let sql = "INSERT INTO event (now_ms, conversation, kind, data) VALUES (?1, NULL, ?2, ?3)";
-            tx.execute(sql, params![pass.now_ms, kind, data.to_string()])?;
-            tx.commit()
-        };
-        tidy(&mut self.conn).map_err(|e| sqlite_error(&self.path, e))?;
+        let before_ms = (days > 0).then(|| pass.now_ms.saturating_sub(i64::from(days).saturating_mul(DAY_MS)));
+        let event = (pass.done.conversations > 0).then(|| told(&pass, after));
+        let wrap = |e| sqlite_error(&self.path, e);
+        if !self.is_shared {
+            let tx = self.conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(wrap)?;
+            tidy(&tx, before_ms, event.as_ref()).and_then(|()| tx.commit()).map_err(wrap)?;
+        } else if event.is_some() || any_before(&self.conn, before_ms).map_err(wrap)? {
+            self.replicate_change(Change::Tidy { before_ms, event })?;
+        }
         pass.done.bytes_after = after;
         pass.stage = Stage::GiveBack;
         Ok(if pass.done.conversations > 0 { Step::More(pass) } else { Step::Done(pass.done) })
@@ -358,6 +360,59 @@ impl Writer {
     }
 }
 
+/// What the trace says of a pass.
+fn told(pass: &Pass, after: u64) -> Event {
+    let (Retention { days, bytes }, done) = (pass.retention, &pass.done);
+    let (kind, data) = match &pass.only {
+        None => {
+            let data = json!({
+                "conversations": done.conversations, "originals": done.originals, "messages": done.messages,
+                "bytes_before": done.bytes_before, "bytes_after": after, "over": done.over,
+                "retention_days": days, "retention_bytes": bytes,
+            });
+            ("record_pruned", data)
+        }
+        Some(_) => {
+            let left = done.left;
+            let data = json!({"originals": done.originals, "messages": done.messages, "left_to_forks": left});
+            ("conversation_deleted", data)
+        }
+    };
+    Event { now_ms: pass.now_ms, conversation: None, kind: kind.into(), data }
+}
+
+/// Removes old events, and what nobody needs any more; and notes what went.
+pub(super) fn tidy(tx: &Connection, before_ms: Option<i64>, event: Option<&Event>) -> rusqlite::Result<()> {
+    if let Some(before_ms) = before_ms {
+        tx.execute("DELETE FROM event WHERE now_ms < ?1", [before_ms])?;
+    }
+    // Also where nothing went now: a pass before this one may have been killed between its last conversation and this.
+    tx.execute("DELETE FROM counted WHERE chain NOT IN (SELECT chain FROM node)", [])?;
+    tx.execute("DELETE FROM edit WHERE id NOT IN (SELECT j.value FROM view, json_each(view.edits) j)", [])?;
+    let Some(event) = event else { return Ok(()) };
+    tx.execute(
+        "DELETE FROM pruned WHERE file = 0 AND (kind, name) IN
+            (SELECT kind, name FROM pruned ORDER BY now_ms DESC LIMIT -1 OFFSET ?1)",
+        [REMEMBERED],
+    )?;
+    let sql = "INSERT INTO event (now_ms, conversation, kind, data) VALUES (?1, ?2, ?3, ?4)";
+    tx.execute(sql, params![event.now_ms, event.conversation, event.kind, event.data.to_string()]).map(|_| ())
+}
+
+fn any_before(conn: &Connection, before_ms: Option<i64>) -> rusqlite::Result<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM event WHERE now_ms < ?1)";
+    before_ms.map_or(Ok(false), |before| conn.query_row(sql, [before], |r| r.get(0)))
+}
+
+/// As [`known`], of a conversation by its name.
+pub(super) fn known_of(conn: &Connection, name: &str) -> rusqlite::Result<(Vec<Digest>, Vec<i64>)> {
+    row_of(conn, name)?.map_or(Ok((Vec::new(), Vec::new())), |row| known(conn, row))
+}
+
+fn row_of(conn: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {
+    conn.query_row("SELECT id FROM conversation WHERE name = ?1", [name], |r| r.get(0)).optional()
+}
+
 /// Chain digests of the messages that a conversation owns, and the rows of their views.
 fn known(conn: &Connection, row: i64) -> rusqlite::Result<(Vec<Digest>, Vec<i64>)> {
     let mut statement = conn.prepare_cached("SELECT chain FROM node WHERE conversation = ?1")?;
@@ -373,6 +428,19 @@ fn known(conn: &Connection, row: i64) -> rusqlite::Result<(Vec<Digest>, Vec<i64>
 fn remove(conn: &mut Connection, victim: &Victim, now_ms: i64) -> rusqlite::Result<Removed> {
     conn.pragma_update(None, "synchronous", "FULL")?;
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let removed = remove_rows(&tx, victim, now_ms)?;
+    tx.commit()?;
+    Ok(removed)
+}
+
+/// As [`remove`], within a transaction, of a conversation by its name; `None` where there is none.
+pub(super) fn remove_named(tx: &Connection, name: &str, why: &str, now_ms: i64) -> rusqlite::Result<Option<Removed>> {
+    let Some(row) = row_of(tx, name)? else { return Ok(None) };
+    let victim = Victim { row, name: name.to_owned(), why: why.to_owned() };
+    schema::overwriting(tx, |tx| remove_rows(tx, &victim, now_ms)).map(Some)
+}
+
+fn remove_rows(tx: &Connection, victim: &Victim, now_ms: i64) -> rusqlite::Result<Removed> {
     let Victim { row, name, why } = victim;
     let ids =
         |sql: &str| -> rusqlite::Result<Vec<i64>> { tx.prepare_cached(sql)?.query_map([row], |r| r.get(0))?.collect() };
@@ -380,7 +448,7 @@ fn remove(conn: &mut Connection, victim: &Victim, now_ms: i64) -> rusqlite::Resu
         let sql = "INSERT OR REPLACE INTO pruned (kind, name, now_ms, why, file) VALUES (?1, ?2, ?3, ?4, 1)";
         tx.prepare_cached(sql)?.execute(params![kind, name, now_ms, why])
     };
-    let left = housekeeping::leave_to_forks(&tx, *row)?;
+    let left = housekeeping::leave_to_forks(tx, *row)?;
     let alone = "SELECT l.original FROM original_link l WHERE l.conversation = ?1
         AND NOT EXISTS (SELECT 1 FROM original_link o WHERE o.original = l.original AND o.conversation <> ?1)";
     let alone = ids(alone)?;
@@ -394,7 +462,7 @@ fn remove(conn: &mut Connection, victim: &Victim, now_ms: i64) -> rusqlite::Resu
         originals.push(name);
     }
     let nodes = ids("SELECT id FROM node WHERE conversation = ?1")?;
-    passages::remove(&tx, *row)?;
+    passages::remove(tx, *row)?;
     for table in ["view", "recalled"] {
         let sql = format!("DELETE FROM {table} WHERE chain IN (SELECT chain FROM node WHERE conversation = ?1)");
         tx.execute(&sql, [row])?;
@@ -408,10 +476,9 @@ fn remove(conn: &mut Connection, victim: &Victim, now_ms: i64) -> rusqlite::Resu
         SELECT 'reply', id, ?2, ?3, 0 FROM reply WHERE conversation = ?1";
     tx.execute(replies, params![row, now_ms, why])?;
     tx.execute("DELETE FROM reply WHERE conversation = ?1", [row])?;
-    kept::remove_with(&tx, name, now_ms, why)?;
+    kept::remove_with(tx, name, now_ms, why)?;
     tx.execute("DELETE FROM conversation WHERE id = ?1", [row])?;
     gone("conversation", name)?;
-    tx.commit()?;
     Ok(Removed { originals, messages: nodes.len(), left })
 }
 

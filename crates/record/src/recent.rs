@@ -16,6 +16,9 @@ use super::types::{Batch, Recalled, Trouble};
 /// How many tips are remembered: a few hundred bytes each.
 const TIPS: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
 
+/// Conversations of other processes whose names are kept until they are asked for.
+const STRANGE: usize = 65_536;
+
 /// Bytes of parsed views kept in RAM.
 const VIEW_BYTES: usize = 8 << 20;
 
@@ -26,6 +29,10 @@ pub(super) struct Work {
     pub(super) batch: Batch,
     /// The view, shared with readers.
     pub(super) view: Option<(Digest, Arc<View>)>,
+    /// When it was handed over, for the few rows that come without a time (Unix milliseconds).
+    pub(super) now_ms: i64,
+    /// The newest entry of the log that its view was made with; see [`Store::record_over`](crate::Store::record_over).
+    pub(super) over: Option<u64>,
 }
 
 /// What a commit found out about one batch.
@@ -87,8 +94,19 @@ pub(super) struct Recent {
     pub(super) trouble: Option<Trouble>,
     /// Batches that could not be written since the start.
     pub(super) failures: u64,
-    /// Which file the database was when it was opened.
+    /// What is known of the database as a whole.
+    pub(super) base: Base,
+}
+
+/// What is known of the database as a whole.
+#[derive(Default)]
+pub(super) struct Base {
+    /// Which file it was when it was opened.
     pub(super) opened: Option<(u64, u64)>,
+    /// Of a shared record: the newest entry of its log that is seen here.
+    pub(super) applied: u64,
+    /// Of a shared record: conversations that other processes wrote to since they were last asked for.
+    pub(super) strange: HashSet<String>,
 }
 
 /// Where a view is found.
@@ -117,8 +135,45 @@ impl Recent {
             newest: (newest_view, 0),
             trouble: None,
             failures: 0,
-            opened: None,
+            base: Base::default(),
         }
+    }
+
+    /// Takes in a batch that another process wrote.
+    pub(super) fn learn(&mut self, work: &Work, applied: &Applied) {
+        if let (Some(row), Some((digest, view))) = (applied.view_row, &work.view) {
+            self.view_rows.insert(*digest, row);
+            self.view_cache.put(row, view.clone());
+        }
+        if let Some(recalled) = &work.batch.recalled {
+            self.with_recalled.insert(recalled.chain);
+        }
+        if let Some((chain, tip)) = &applied.tip {
+            self.note_deepest(tip.conversation.clone(), tip.depth);
+            self.tips.put(*chain, tip.clone());
+        }
+        let name = crate::log::entry::owner(&work.batch);
+        if !name.is_empty() && self.base.strange.len() < STRANGE {
+            self.base.strange.insert(name.to_owned());
+        }
+    }
+
+    /// Forgets a conversation that was removed, by whichever process.
+    pub(super) fn lose(&mut self, conversation: &str, chains: &[Digest], views: &[i64]) {
+        self.forget_rows(conversation, chains, views);
+        self.base.strange.insert(conversation.to_owned());
+        self.removals += 1;
+        self.newest = (self.view_rows.values().copied().max().unwrap_or(0), 0);
+    }
+
+    fn forget_rows(&mut self, conversation: &str, chains: &[Digest], views: &[i64]) {
+        for chain in chains {
+            self.view_rows.remove(chain);
+            self.with_recalled.remove(chain);
+            self.tips.pop(chain);
+        }
+        views.iter().for_each(|row| self.view_cache.forget(*row));
+        self.deepest.pop(conversation);
     }
 
     /// The newest rows of a view and of something recalled that are known here.
@@ -183,7 +238,8 @@ impl Recent {
                 *entry = Queued { seq, value: entry.value.max(deepest) };
             }
         }
-        if let Some((digest, view)) = &work.view {
+        // One that may come second is not seen before it stands.
+        if let Some((digest, view)) = work.view.as_ref().filter(|_| work.over.is_none()) {
             self.queued.views.insert(*digest, Queued { seq, value: view.clone() });
         }
         if let Some(recalled) = &work.batch.recalled {
@@ -322,13 +378,7 @@ impl Recent {
         if in_use || queued || self.queued.deepest.contains_key(conversation) {
             return false;
         }
-        for chain in chains {
-            self.view_rows.remove(chain);
-            self.with_recalled.remove(chain);
-            self.tips.pop(chain);
-        }
-        views.iter().for_each(|row| self.view_cache.forget(*row));
-        self.deepest.pop(conversation);
+        self.forget_rows(conversation, chains, views);
         self.condemned = Some(conversation.into());
         true
     }

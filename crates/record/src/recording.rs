@@ -4,8 +4,9 @@ use tokio::sync::{oneshot, watch};
 
 use super::batch::permits;
 use super::prune::Pass;
+use super::shared::Sharing;
 use super::types::{About, Batch, Deleted, Error, Pruned, Retention, Trouble};
-use super::{Store, housekeeping, schema};
+use super::{Inner, Store, housekeeping, schema};
 
 impl Store {
     /// Writes a batch and returns once it is committed. Waits while the queue is full. If the caller stops waiting
@@ -14,11 +15,7 @@ impl Store {
     /// # Errors
     /// When it could not be written; then nothing of it was. [`Error::Gap`] asks for more of the history.
     pub async fn record(&self, batch: Batch) -> Result<(), Error> {
-        let (work, bytes) = self.inner.prepare(batch)?;
-        let permit = self.inner.space.clone().acquire_many_owned(permits(bytes)).await.map_err(|_| Error::Closed)?;
-        let (ack, done) = oneshot::channel();
-        self.inner.enqueue(Some(work), bytes, Some(permit), Some(ack))?;
-        done.await.map_err(|_| Error::Closed)?
+        self.inner.write(batch, None).await
     }
 
     /// Queues a batch and returns at once. Should the write fail later, it is logged and [`Store::trouble`] says so.
@@ -26,7 +23,7 @@ impl Store {
     /// # Errors
     /// [`Error::Busy`] when the queue is full.
     pub fn record_later(&self, batch: Batch) -> Result<(), Error> {
-        let (work, bytes) = self.inner.prepare(batch)?;
+        let (work, bytes) = self.inner.prepare(batch, None)?;
         let permit = self.inner.space.clone().try_acquire_many_owned(permits(bytes)).map_err(|_| Error::Busy)?;
         self.inner.enqueue(Some(work), bytes, Some(permit), None)
     }
@@ -36,7 +33,12 @@ impl Store {
     /// # Errors
     /// When the batch is not valid, or the record is read-only or closed.
     pub async fn record_soon(&self, batch: Batch) -> Result<(), Error> {
-        let (work, bytes) = self.inner.prepare(batch)?;
+        let (work, bytes) = self.inner.prepare(batch, None)?;
+        if self.inner.sharing.as_ref().is_some_and(Sharing::is_away) {
+            // A request does not wait for a database that is away.
+            let permit = self.inner.space.clone().try_acquire_many_owned(permits(bytes)).map_err(|_| Error::Busy)?;
+            return self.inner.enqueue(Some(work), bytes, Some(permit), None);
+        }
         let permit = self.inner.space.clone().acquire_many_owned(permits(bytes)).await.map_err(|_| Error::Closed)?;
         self.inner.enqueue(Some(work), bytes, Some(permit), None)
     }
@@ -53,14 +55,21 @@ impl Store {
         let (ack, done) = oneshot::channel();
         if self.inner.enqueue(None, 0, None, Some(ack)).is_ok() {
             // An error means that the writer is gone: then nothing is queued either.
-            let _ = done.await;
+            match &self.inner.sharing {
+                None => drop(done.await),
+                // What waits for a database that is away is waited for by nobody.
+                Some(sharing) => tokio::select! {
+                    _ = done => {}
+                    () = sharing.gone() => {}
+                },
+            }
         }
     }
 
     /// Waits until the writer has begun anew, where somebody deleted or replaced the database: no view of the old one may be
     /// used again, for its originals are gone.
     pub async fn begin_anew_if_gone(&self) {
-        let opened = self.inner.recent.lock().opened;
+        let opened = self.inner.recent.lock().base.opened;
         if self.inner.queue.is_some() && schema::identity(&self.inner.path) != opened {
             self.answered().await;
         }
@@ -135,5 +144,26 @@ impl Store {
     /// Changes with every commit, so that whoever follows the trace need not ask again and again.
     pub fn commits(&self) -> watch::Receiver<u64> {
         self.inner.commits.subscribe()
+    }
+}
+
+impl Inner {
+    /// Writes a batch and returns once it is committed.
+    pub(super) async fn write(&self, batch: Batch, over: Option<u64>) -> Result<(), Error> {
+        let (work, bytes) = self.prepare(batch, over)?;
+        let (ack, done) = oneshot::channel();
+        let written = async {
+            let permit = self.space.clone().acquire_many_owned(permits(bytes)).await.map_err(|_| Error::Closed)?;
+            self.enqueue(Some(work), bytes, Some(permit), Some(ack))?;
+            done.await.map_err(|_| Error::Closed)?
+        };
+        match &self.sharing {
+            None => written.await,
+            Some(sharing) => tokio::select! {
+                biased;
+                written = written => written,
+                () = sharing.too_long_away() => Err(self.away()),
+            },
+        }
     }
 }

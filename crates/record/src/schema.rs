@@ -337,6 +337,18 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, Error> {
     }
 }
 
+/// Readies a database for being built from a log: `log` is the mark of the log, `applied` its newest entry that is in here. A record
+/// of its own has no such table, and one that is opened as such loses it: what is written into it then is in no log.
+pub(super) fn as_replica(conn: &Connection, path: &Path) -> Result<(), Error> {
+    let sql = "CREATE TABLE IF NOT EXISTS replica (log BLOB NOT NULL, applied INTEGER NOT NULL) STRICT";
+    conn.execute_batch(sql).map_err(|e| sqlite_error(path, e))
+}
+
+/// Takes a database from its log, if it was built from one.
+pub(super) fn as_own(conn: &Connection, path: &Path) -> Result<(), Error> {
+    conn.execute_batch("DROP TABLE IF EXISTS replica").map_err(|e| sqlite_error(path, e))
+}
+
 pub(crate) fn newest() -> i64 {
     i64::try_from(MIGRATIONS.len()).expect("there are few migrations")
 }

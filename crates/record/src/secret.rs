@@ -41,6 +41,23 @@ impl Secret {
     }
 }
 
+/// Has a record have this secret, which it shares with others.
+///
+/// # Errors
+/// When the file cannot be written.
+pub(super) fn share(data_dir: &Path, key: &Key) -> Result<(), Error> {
+    let path = data_dir.join(NAME);
+    if there(&path)?.as_ref() == Some(key) {
+        return Ok(());
+    }
+    let unnamed = path.with_file_name(format!("{NAME}.new-{}", process::id()));
+    let mut written = private_file().write(true).create(true).truncate(true).open(&unnamed);
+    let named = written
+        .as_mut()
+        .map_or_else(|e| Err(e.kind().into()), |file| file.write_all(key).and_then(|()| file.sync_all()));
+    named.and_then(|()| fs::rename(&unnamed, &path)).map_err(|e| file_error(&path, e))
+}
+
 /// The secret in a file; `None` where there is none, or less than one.
 fn there(path: &Path) -> Result<Option<Key>, Error> {
     match fs::read(path) {
@@ -73,7 +90,7 @@ fn make(path: &Path) -> Result<(), Error> {
 }
 
 /// Bytes out of SQLite's generator, which the operating system's seeds.
-fn random() -> Result<Key, Error> {
+pub(super) fn random() -> Result<Key, Error> {
     let draw = || Connection::open_in_memory()?.query_row("SELECT randomblob(32)", [], |row| row.get::<_, Key>(0));
     draw().map_err(|e| sqlite_error(Path::new(":memory:"), e))
 }

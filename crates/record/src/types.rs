@@ -7,11 +7,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use windowsill_core::apply::Original;
 use windowsill_core::conversation::edit::View;
 use windowsill_core::conversation::{Digest, Text};
 use windowsill_core::passage::Rank;
+
+use super::as_text;
 
 /// What can go wrong with the record. Cheap to clone: one failed commit may answer several callers.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -103,6 +106,18 @@ pub enum Error {
     /// Another process writes the record too, and remembers things of it that would be gone.
     #[error("another windowsill uses this record, so nothing can be deleted from it: stop that one first")]
     Shared,
+    /// The database that several windowsills share cannot be reached, or not used.
+    #[error("the database of the record: {why}")]
+    Away {
+        /// What it said, or what the connection did.
+        why: String,
+    },
+    /// Another request made a view of the same messages first. That one stands.
+    #[error("another request rewrote the same history a moment before")]
+    Overtaken,
+    /// The folder does not fit the database that the record is to be in.
+    #[error("{0}")]
+    Unfit(String),
     /// A prefix names more than one conversation.
     #[error("{count} conversations have ids that begin with `{prefix}`; the newest are {}", examples.join(", "))]
     Ambiguous {
@@ -118,15 +133,37 @@ pub enum Error {
 impl Error {
     /// Whether the disk is at fault: nothing can be written until somebody mends that.
     pub fn is_unwritable(&self) -> bool {
-        matches!(self, Error::Sqlite { .. } | Error::File { .. } | Error::Closed)
+        matches!(self, Error::Sqlite { .. } | Error::File { .. } | Error::Closed | Error::Away { .. })
     }
 
     /// What to do about a record that cannot be written.
     pub fn hint(&self) -> &'static str {
-        if self.is_full() {
+        if self.is_away() {
+            "start the database, or mend the way to it (`record` in config.toml); windowsill goes on by itself then"
+        } else if self.is_full() {
             "free some space on its disk, or name another folder with `data_dir`; windowsill goes on by itself then"
         } else {
             "mend the folder or its permissions, or name another one with `data_dir`; windowsill goes on by itself then"
+        }
+    }
+
+    /// Whether the database that several windowsills share is what cannot be reached.
+    pub fn is_away(&self) -> bool {
+        matches!(self, Error::Away { .. })
+    }
+
+    /// Whether this machine is at fault, and not what was to be written: the same may be written later, or elsewhere.
+    pub(super) fn is_ours(&self) -> bool {
+        match self {
+            Error::Sqlite { source, .. } => !matches!(
+                source.sqlite_error_code(),
+                Some(
+                    rusqlite::ErrorCode::ConstraintViolation
+                        | rusqlite::ErrorCode::TypeMismatch
+                        | rusqlite::ErrorCode::TooBig
+                )
+            ),
+            other => other.is_unwritable(),
         }
     }
 
@@ -156,7 +193,7 @@ pub struct Trouble {
 }
 
 /// The size of a prompt, as a server counted it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted {
     /// Chain digest of the history's last message.
     pub chain: Digest,
@@ -256,7 +293,8 @@ pub struct Batch {
 }
 
 /// A change of a conversation beside its messages.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum About {
     /// Another title.
     Title(String),
@@ -269,7 +307,7 @@ pub enum About {
 }
 
 /// What was told of a reply that a client may refer to by its id.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
     /// Items of the reply.
     pub items: Vec<Item>,
@@ -286,7 +324,7 @@ impl Told {
 
 /// What a model answered last. It is kept beside the history that it answers until the conversation goes on: then the words of
 /// the client count, which may have it in another spelling, or not at all.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastReply {
     /// The conversation.
     pub conversation: String,
@@ -297,13 +335,15 @@ pub struct LastReply {
     /// Digest of what it says.
     pub digest: Digest,
     /// The reply as a JSON message.
+    #[serde(with = "as_text::bytes")]
     pub raw: Bytes,
     /// Its text, for search only; not stored.
+    #[serde(with = "as_text::text")]
     pub text: Text,
 }
 
 /// An item of a reply, as the client got it in the Responses API.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
     /// Its id, which no other item has.
     pub id: String,
@@ -314,7 +354,7 @@ pub struct Item {
 }
 
 /// A reply that a client may go on from by its id alone: it names a conversation, and where in it the reply stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reply {
     /// Its id, which no other reply has.
     pub id: String,
@@ -331,7 +371,7 @@ pub struct Reply {
 }
 
 /// An entry in the log of a conversation that a client keeps here under a name of its API's form.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptRow {
     /// The name.
     pub name: String,
@@ -348,7 +388,8 @@ pub struct KeptRow {
 }
 
 /// A change of what clients keep here under ids.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum KeptChange {
     /// Entries of kept conversations.
     Add(Vec<KeptRow>),
@@ -359,7 +400,7 @@ pub enum KeptChange {
 }
 
 /// What a person wants in every new conversation of a project.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
     /// Its number, which no other rule ever has.
     pub id: i64,
@@ -378,7 +419,8 @@ pub struct Rule {
 }
 
 /// A change of the rules.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum RuleChange {
     /// This rule, in place of the one with its number.
     Put(Rule),
@@ -391,18 +433,19 @@ pub const TOOLS: Digest = Digest(*b"windowsill tools");
 
 /// Messages that stood between a prompt and the reply to it, and that the client never saw: calls of windowsill's own tool,
 /// with their results. They belong to the history whenever that reply comes back in it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recalled {
     /// Chain digest of the prefix that the reply answers.
     pub chain: Digest,
     /// Digest of what the reply says, as the client got it.
     pub reply: Digest,
     /// The messages, each a JSON object; none for a reply of the same prefix that recalled nothing.
+    #[serde(with = "as_text::all")]
     pub messages: Vec<Bytes>,
 }
 
 /// The head of a conversation; each update replaces the last.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ConversationUpdate {
     /// Id of the conversation.
     pub id: String,
@@ -446,7 +489,7 @@ pub struct Node {
 }
 
 /// One entry of the trace. Holds no message text unless the user asked for it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Event {
     /// Unix time in milliseconds.
     pub now_ms: i64,
@@ -455,6 +498,7 @@ pub struct Event {
     /// `context_compaction`, `model_usage`, `window_changed`, …
     pub kind: String,
     /// The entry's fields.
+    #[serde(with = "as_text::json")]
     pub data: serde_json::Value,
 }
 

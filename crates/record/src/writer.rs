@@ -21,6 +21,7 @@ use super::files::Files;
 use super::presence::Presence;
 use super::prune::{Pass, Step};
 use super::recent::{Applied, Recent, Tip, Work};
+use super::replica::Replica;
 use super::schema::sqlite_error;
 use super::types::{About, ConversationUpdate, Counted, Error, Event, Node, Recalled, Rule, RuleChange};
 use super::{Readers, health, history, large, original_ids, passages, prune};
@@ -40,6 +41,8 @@ pub(super) struct Job {
     pub(super) permit: Option<OwnedSemaphorePermit>,
     /// A step of retention, done when all before it is committed.
     pub(super) prune: Option<Prune>,
+    /// Whether what others wrote into a shared record is to be taken up first.
+    pub(super) follows: bool,
 }
 
 /// A step of retention, and who waits for it.
@@ -60,6 +63,10 @@ pub(super) struct Writer {
     pub(super) readers: Arc<Readers>,
     /// Told of every commit.
     pub(super) commits: watch::Sender<u64>,
+    /// The log of a record that several windowsills share.
+    pub(super) replica: Option<Replica>,
+    /// Whether it has one: nothing is ever written beside it.
+    pub(super) is_shared: bool,
 }
 
 impl Writer {
@@ -92,10 +99,20 @@ impl Writer {
             }
             let works: Vec<Arc<Work>> = group.iter().filter_map(|j| j.work.as_ref()).map(|(_, w)| w.clone()).collect();
             let results = self.commit_caught(&works);
-            let is_commit = !works.is_empty();
+            let mut is_commit = !works.is_empty();
             drop(works);
+            if !is_commit && group.iter().any(|job| job.follows) {
+                let followed = self.follow_caught();
+                is_commit = matches!(followed, Ok(true));
+                if let Err(error) = followed {
+                    for ack in group.iter_mut().filter(|job| job.follows).filter_map(|job| job.ack.take()) {
+                        let _ = ack.send(Err(error.clone()));
+                    }
+                }
+            }
             let steps: Vec<Prune> = group.iter_mut().filter_map(|job| job.prune.take()).collect();
             self.answer(group, results);
+            self.show_applied();
             self.files.watch.at("a group: answered");
             if is_commit || !steps.is_empty() {
                 self.commits.send_modify(|n| *n += 1);
@@ -154,7 +171,12 @@ impl Writer {
 
     /// Commits, and turns a panic into an error for everyone in the group. Unwinding rolls the transaction back.
     pub(super) fn commit_caught(&mut self, works: &[Arc<Work>]) -> Vec<Result<Applied, Error>> {
-        match catch_unwind(AssertUnwindSafe(|| self.mend().and_then(|()| self.commit(works)))) {
+        let commit = |writer: &mut Writer| match writer.is_shared {
+            true if works.is_empty() => Ok(Vec::new()),
+            true => Ok(writer.replicate(works)),
+            false => writer.mend().and_then(|()| writer.commit(works)),
+        };
+        match catch_unwind(AssertUnwindSafe(|| commit(self))) {
             Ok(Ok(results)) => results,
             Ok(Err(error)) => works.iter().map(|_| Err(error.clone())).collect(),
             Err(_) => {
@@ -162,6 +184,12 @@ impl Writer {
                 works.iter().map(|_| Err(error.clone())).collect()
             }
         }
+    }
+
+    /// Takes up what others wrote into a shared record; returns whether there was anything.
+    fn follow_caught(&mut self) -> Result<bool, Error> {
+        let panicked = || Err(Error::Invalid("what others wrote made the writer panic".into()));
+        catch_unwind(AssertUnwindSafe(|| self.follow())).unwrap_or_else(|_| panicked())
     }
 
     /// One transaction, one savepoint a batch: a batch that fails takes none of the others with it.
@@ -204,15 +232,15 @@ impl Writer {
 /// Writes one batch inside a transaction.
 pub(super) struct Apply<'a> {
     pub(super) tx: &'a Connection,
-    path: &'a PathBuf,
-    files: &'a Files,
-    durable: bool,
+    pub(super) path: &'a PathBuf,
+    pub(super) files: &'a Files,
+    pub(super) durable: bool,
 }
 
 impl Apply<'_> {
-    fn work(&self, work: &Work) -> Result<Applied, Error> {
+    pub(super) fn work(&self, work: &Work) -> Result<Applied, Error> {
         let batch = &work.batch;
-        let now_ms = batch.conversation.as_ref().map_or_else(health::unix_ms, |c| c.now_ms);
+        let now_ms = batch.conversation.as_ref().map_or(work.now_ms, |c| c.now_ms);
         let mut applied = Applied::default();
         let mut conversation = None;
         if self.durable && batch.conversation.is_none() {

@@ -34,6 +34,7 @@ pub async fn add_rule(app: &App, id: &str, text: &str) -> Result<Value, Error> {
     let row = whole_row(app, id).await?;
     let scope = Scope::from_json(&row.state["scope"]).ok_or_else(no_project)?;
     let _turn = app.standing_turn.lock().await;
+    let seen = app.store.seen();
     let (all, highest) = app.store.rules()?;
     let own: Vec<&Rule> = all.iter().filter(|rule| scope.has(rule)).collect();
     if let Some(same) = own.iter().find(|rule| rule.text == text) {
@@ -47,7 +48,7 @@ pub async fn add_rule(app: &App, id: &str, text: &str) -> Result<Value, Error> {
     let conversation = row.id.clone();
     let rule = Rule { id: highest + 1, client, project, text, conversation, created_ms: now_ms, updated_ms: now_ms };
     let told = shown(&rule);
-    change_rule(app, RuleChange::Put(rule), "added", Some(unchanged(&row, now_ms))).await?;
+    change_rule(app, RuleChange::Put(rule), ("added", seen), Some(unchanged(&row, now_ms))).await?;
     Ok(told)
 }
 
@@ -58,9 +59,10 @@ pub async fn add_rule(app: &App, id: &str, text: &str) -> Result<Value, Error> {
 pub async fn edit_rule(app: &App, number: i64, text: &str) -> Result<Value, Error> {
     let text = worded(text)?;
     let _turn = app.standing_turn.lock().await;
+    let seen = app.store.seen();
     let rule = Rule { text, updated_ms: now_ms(), ..rule(app, number)? };
     let told = shown(&rule);
-    change_rule(app, RuleChange::Put(rule), "edited", None).await?;
+    change_rule(app, RuleChange::Put(rule), ("edited", seen), None).await?;
     Ok(told)
 }
 
@@ -71,7 +73,7 @@ pub async fn edit_rule(app: &App, number: i64, text: &str) -> Result<Value, Erro
 pub async fn remove_rule(app: &App, number: i64) -> Result<Value, Error> {
     let _turn = app.standing_turn.lock().await;
     let rule = rule(app, number)?;
-    change_rule(app, RuleChange::Remove(number), "removed", None).await?;
+    change_rule(app, RuleChange::Remove(number), ("removed", None), None).await?;
     Ok(shown(&rule))
 }
 
@@ -85,7 +87,7 @@ fn rule(app: &App, number: i64) -> Result<Rule, Error> {
 async fn change_rule(
     app: &App,
     change: RuleChange,
-    action: &str,
+    (action, seen): (&str, Option<u64>),
     of: Option<crate::store::ConversationUpdate>,
 ) -> Result<(), Error> {
     let number = match &change {
@@ -96,7 +98,7 @@ async fn change_rule(
     let data = json!({"rule": number, "action": action});
     let event = Event { now_ms: now_ms(), conversation, kind: "rule".into(), data };
     let batch = Batch { conversation: of, rule: Some(change), events: vec![event], durable: true, ..Batch::default() };
-    Ok(app.store.record(batch).await?)
+    Ok(app.store.record_over(batch, seen).await?)
 }
 
 fn shown(rule: &Rule) -> Value {

@@ -22,7 +22,7 @@ use crate::proxy::turn::brief::folded_to;
 use crate::proxy::turn::early::{Early, Tip};
 use crate::proxy::turn::prepare::prepare;
 use crate::proxy::turn::prepared::Prepared;
-use crate::proxy::turn::save::save;
+use crate::proxy::turn::saved;
 use crate::proxy::turn::task::take_task;
 use crate::proxy::{App, Error};
 use crate::wire::compacted::joined;
@@ -93,8 +93,7 @@ async fn folded(app: &Arc<App>, chat: &Bytes, from_client: &HeaderMap) -> Result
     let using = using(app, &upstream, &request.model).await;
     let mut prepared = prepare(app, &upstream, request, from_client, Attempt::First).boxed().await?;
     prepared.sending.flight = Some(app.lives.fly(&prepared.id, using));
-    save(app, &upstream, &mut prepared).boxed().await?;
-    Ok(prepared)
+    saved(app, &upstream, prepared, Attempt::First, from_client).boxed().await
 }
 
 /// The text that stands for a history where the record has it no longer, and the tokens of its brief.

@@ -292,7 +292,7 @@ pub(in crate::proxy) fn keeper(app: &Arc<App>, early: Early, joins: Option<Joins
         if told.is_empty() {
             return;
         }
-        if let Err(e) = owned.store.record_later(Batch { told, kept: added, ..Batch::default() }) {
+        if let Err(e) = owned.store.record_next(Batch { told, kept: added, ..Batch::default() }) {
             debug!(error = %e, "the items of a reply are not in the record");
         }
     })

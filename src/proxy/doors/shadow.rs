@@ -71,7 +71,8 @@ async fn in_shadow(app: &Arc<App>, body: Bytes, from_client: &HeaderMap) -> Resu
     let request = openai_chat::parse(&body)?;
     let upstream = upstream_of(app, &request.model).boxed().await?;
     let mut prepared = prepare(app, &upstream, request, from_client, Attempt::DryRun).boxed().await?;
-    save(app, &upstream, &mut prepared).boxed().await?;
+    // A record of what would have been done is nobody else's.
+    let _ = save(app, &upstream, &mut prepared).boxed().await?;
     let (sent, sureness) = as_sent(app, &upstream, &prepared, &body).boxed().await;
     let foreseen = Foreseen { prepared, sent, sureness };
     note_shadow(app, &foreseen);

@@ -559,6 +559,16 @@ impl LiveConversations {
         self.names.lock().pop(id);
     }
 
+    /// Forgets what the last prompt of a conversation was and what it took so far: another windowsill answered it since.
+    pub(in crate::proxy) fn changed_elsewhere(&self, id: &str) {
+        if let Some(live) = self.lives.lock().get_mut(id) {
+            let LastPrompt { last, keep_alive, plainness, .. } = std::mem::take(&mut live.prompt);
+            live.prompt = LastPrompt { last, keep_alive, plainness, ..LastPrompt::default() };
+            live.accounts = Accounts::default();
+            live.replied = None;
+        }
+    }
+
     /// Whether a request of any conversation is under way.
     pub(in crate::proxy) fn is_busy(&self) -> bool {
         self.lives.lock().iter().any(|(_, live)| live.in_flight > 0)

@@ -1,6 +1,7 @@
 //! What stands between requests, under all that works with it: conversations in memory, what people want of them, whose they are,
 //! what their prompts take, and the headers that both sides speak in. Imports nothing of `turn`, `ahead` or `desk`.
 
+pub(super) mod fresh;
 pub(super) mod gauge;
 pub(super) mod headers;
 pub(super) mod live;

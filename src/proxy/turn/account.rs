@@ -74,7 +74,9 @@ pub(in crate::proxy) struct Closing {
 impl Closing {
     /// Puts it on record, and begins what is done behind the reply. Returns once a kill cannot take the reply any more.
     pub(in crate::proxy) async fn now(self) {
-        if self.batch.as_ref().is_none_or(|batch| batch.last_reply.is_none()) {
+        // The next request may reach another windowsill, which goes on from what the server counted.
+        let nobody_waits = |batch: &Batch| batch.last_reply.is_none() && !self.app.store.is_shared();
+        if self.batch.as_ref().is_none_or(nobody_waits) {
             return self.later();
         }
         let Closing { app, batch, accounted } = self;

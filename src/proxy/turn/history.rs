@@ -16,6 +16,7 @@ use crate::conversation::managed::Stands;
 use crate::conversation::{Conversation, Digest, Message, Role};
 use crate::measure::{Known, ModelKey};
 use crate::plan::client::stood;
+use crate::proxy::state::fresh::caught_up;
 use crate::proxy::state::headers;
 use crate::proxy::state::live::{Ahead, Switched};
 use crate::proxy::state::notes::key;
@@ -41,6 +42,8 @@ const KEPT: usize = 3;
 
 /// What is known of a history before anything is planned.
 pub(in crate::proxy) struct History {
+    /// How far a shared record was known when this was looked up.
+    pub(in crate::proxy) seen: Option<u64>,
     /// Chain hash of each prefix of the body.
     pub(in crate::proxy) chain: Vec<Digest>,
     /// Where the record knew it before.
@@ -71,6 +74,7 @@ impl History {
     /// That of a conversation of the record, as far as it is known there.
     pub(in crate::proxy) fn of_record(row: &ConversationRow, chain: Vec<Digest>, stored: View) -> History {
         History {
+            seen: None,
             chain,
             located: None,
             repeats_a_beginning: false,
@@ -116,6 +120,9 @@ pub(in crate::proxy) async fn history(
 ) -> Result<History, Error> {
     let wish = headers::text(from_client, &headers::SESSION);
     app.store.begin_anew_if_gone().await;
+    caught_up(app).await;
+    // Asked before anything is looked up: what comes meanwhile counts as not known.
+    let seen = app.store.seen();
     let whose = Whose::of(from_client, &request.conversation, request.session.as_deref());
     // What nobody sends takes no name away from what somebody does.
     let is_real = attempt != Attempt::DryRun || app.config.shadow;
@@ -167,6 +174,7 @@ pub(in crate::proxy) async fn history(
     };
     let repeats_a_beginning = repeats_a_beginning(app, located.as_ref(), &id, &chain).await?;
     let history = History {
+        seen,
         chain,
         located,
         repeats_a_beginning,

@@ -84,7 +84,7 @@ use prepared::{Past, Prepared, Sending};
 use refused::{Refused, learned, read_refusal, refused_twice, send};
 use relay::Answer;
 use retold::retold;
-use save::{in_record, save};
+use save::{Saved, in_record, save};
 use stage::Stage;
 use task::{note_task, take_task};
 use tracing::info;
@@ -98,6 +98,9 @@ use super::{App, Error};
 use crate::plain;
 use crate::upstream::{Reply, Upstream};
 use crate::wire::known;
+
+/// How often a request may come second with its view before it is refused.
+const OVERTAKEN: usize = 8;
 
 /// Answers a request that is neither passed nor shadowed, however long that takes. What is known of the answer before it is
 /// there goes to `early`.
@@ -172,7 +175,7 @@ async fn first(
     note_task(app, &prepared);
     prepared.sending.flight = Some(app.lives.fly(&prepared.id, using));
     prepared.sending.preparing = None;
-    save(app, &upstream, &mut prepared).boxed().await?;
+    let mut prepared = saved(app, &upstream, prepared, Attempt::First, headers).boxed().await?;
     if !client::is_alone(&prepared) {
         prepared.sending.prefix = note_sent(app, &upstream, &prepared);
     }
@@ -238,15 +241,46 @@ async fn again(
     attempt: Attempt,
     headers: &HeaderMap,
 ) -> Result<Prepared, Error> {
+    let harder = prepared_again(app, upstream, prepared, attempt, headers).boxed().await?;
+    let mut harder = saved(app, upstream, harder, attempt, headers).boxed().await?;
+    harder.sending.prefix = note_sent(app, upstream, &harder);
+    Ok(harder)
+}
+
+/// The same request prepared once more.
+async fn prepared_again(
+    app: &Arc<App>,
+    upstream: &Arc<Upstream>,
+    prepared: Prepared,
+    attempt: Attempt,
+    headers: &HeaderMap,
+) -> Result<Prepared, Error> {
     let Prepared { request, history: Past { client_marks, .. }, sending, .. } = prepared;
     let harder = prepare(app, upstream, request, headers, attempt).boxed().await?;
     let history = Past { client_marks, ..harder.history };
     let phases = harder.sending.phases.and(sending.phases);
     let sending = Sending { flight: sending.flight, route: sending.route, phases, ..Sending::default() };
-    let mut harder = Prepared { history, sending, ..harder };
-    save(app, upstream, &mut harder).boxed().await?;
-    harder.sending.prefix = note_sent(app, upstream, &harder);
-    Ok(harder)
+    Ok(Prepared { history, sending, ..harder })
+}
+
+/// Puts a request into the record. Where another windowsill made a view of the same messages a moment before, that one stands, and the
+/// request is prepared with it.
+pub(in crate::proxy) async fn saved(
+    app: &Arc<App>,
+    upstream: &Arc<Upstream>,
+    mut prepared: Prepared,
+    attempt: Attempt,
+    headers: &HeaderMap,
+) -> Result<Prepared, Error> {
+    for _ in 0..OVERTAKEN {
+        if save(app, upstream, &mut prepared).boxed().await? == Saved::Stands {
+            return Ok(prepared);
+        }
+        info!(conversation = %prepared.id, "another request rewrote the same history first: its view is taken");
+        prepared = prepared_again(app, upstream, prepared, attempt, headers).boxed().await?;
+    }
+    let message = "other requests kept rewriting the same history while this one was prepared";
+    Err(Error::client(503, "overtaken", message, "send it again"))
 }
 
 /// Says in a line of the log, and in figures, what was done to a request.

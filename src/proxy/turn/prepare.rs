@@ -162,7 +162,7 @@ fn prepared(
     let Settled { request, at_head, wanted, warnings } = settled;
     let is_fork = history.inherits.is_some();
     let History { chain, located, repeats_a_beginning, id, session, stored, ahead, switched, .. } = history;
-    let History { client_marks, respelled, .. } = history;
+    let History { client_marks, respelled, seen, .. } = history;
     let left_out = indexed.iter().filter(|i| i.is_new).flat_map(|i| i.originals.clone());
     let made_ahead = ahead.into_iter().flat_map(|ahead| ahead.originals);
     let before_this = located.as_ref().map_or(chain.len(), |l| l.depth);
@@ -180,6 +180,7 @@ fn prepared(
     let (view_changed, view) = (view != stored, View { messages: request.conversation.body.len(), ..view });
     Prepared {
         history: Past {
+            seen,
             known: weighed,
             chain,
             located,

@@ -57,6 +57,8 @@ pub(in crate::proxy) struct Prepared {
 
 /// What the record knew of its history, and what the client made of that.
 pub(in crate::proxy) struct Past {
+    /// How far a shared record was known when the history was looked up.
+    pub(in crate::proxy) seen: Option<u64>,
     /// Chain hash of each prefix of the body.
     pub(in crate::proxy) chain: Vec<Digest>,
     /// Where the record knew this history before.

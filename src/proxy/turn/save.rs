@@ -29,17 +29,29 @@ use crate::proxy::state::headers;
 use crate::proxy::state::live::Kept;
 use crate::proxy::state::scope::Scope;
 use crate::proxy::{App, Error};
-use crate::store::{About, Batch, ConversationUpdate, Event, Node};
+use crate::store::{self, About, Batch, ConversationUpdate, Event, Node};
 use crate::upstream::Upstream;
 use crate::{passage, plain, remind};
 
 /// Longest that a reply waits for its request to be written.
 pub(super) const SLOWEST_WRITE: Duration = Duration::from_secs(1);
 
+/// What became of a request's view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(in crate::proxy) enum Saved {
+    /// It is on record, or was before.
+    Stands,
+    /// Another view of the same messages is: the request is to be prepared with that one.
+    Overtaken,
+}
+
 /// Makes originals, messages and the view durable, before a view without them is sent. What needs no waiting is
 /// queued.
-pub(in crate::proxy) async fn save(app: &App, upstream: &Upstream, prepared: &mut Prepared) -> Result<(), Error> {
-    let Some(tip) = prepared.history.chain.last().copied() else { return Ok(()) };
+///
+/// Where another request of a shared record made a view of the same messages meanwhile, nothing of this one is written.
+pub(in crate::proxy) async fn save(app: &App, upstream: &Upstream, prepared: &mut Prepared) -> Result<Saved, Error> {
+    let Some(tip) = prepared.history.chain.last().copied() else { return Ok(Saved::Stands) };
     Stage::Saved.begins(&prepared.id);
     note_missed(app, prepared);
     let depth = prepared.history.located.as_ref().map_or(0, |l| l.depth);
@@ -58,16 +70,25 @@ pub(in crate::proxy) async fn save(app: &App, upstream: &Upstream, prepared: &mu
         if prepared.own.is_none() && !upstream.can_count() {
             in_record(app).await;
         }
-        return Ok(());
+        return Ok(Saved::Stands);
     }
     if prepared.made.view_changed {
         app.lives.with(&prepared.id, |l| l.accounts.spend.rewrites += 1);
     }
-    app.store.record(batch).await?;
-    if let Some(shared) = for_forks(prepared) {
-        app.store.record(Batch { view: Some(shared), ..Batch::default() }).await?;
+    let seen = prepared.history.seen.filter(|_| prepared.made.view_changed);
+    match app.store.record_over(batch, seen).await {
+        // What was known of it may have been deleted meanwhile, too.
+        Err(store::Error::Overtaken | store::Error::Gap { .. }) if seen.is_some() => return Ok(Saved::Overtaken),
+        written => written?,
     }
-    Ok(())
+    if let Some(shared) = for_forks(prepared) {
+        match app.store.record_over(Batch { view: Some(shared), ..Batch::default() }, seen).await {
+            // A fork has one already.
+            Err(store::Error::Overtaken) => {}
+            written => written?,
+        }
+    }
+    Ok(Saved::Stands)
 }
 
 /// Counts what was read again after it had left the prompt.

@@ -3,6 +3,8 @@
 pub(crate) mod chat;
 pub(crate) mod fake;
 pub(crate) mod http;
+#[path = "../../../crates/record/src/tests/postgres.rs"]
+pub(crate) mod postgres;
 pub(crate) mod proxy;
 pub(crate) mod script;
 

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use windowsill::config::{Config, Environment, Flags, load_from};
-use windowsill::proxy::App;
+use windowsill::proxy::{App, open_record};
 use windowsill::server;
 use windowsill::store::{Store, Watcher};
 
@@ -108,7 +108,7 @@ impl TestProxy {
     }
 
     fn run(dir: Arc<TempDir>, config: Config) -> TestProxy {
-        let store = Store::open(&config.data_dir).unwrap();
+        let store = open_record(&config).unwrap();
         TestProxy::run_on(dir, config, store)
     }
 

@@ -4,11 +4,13 @@ mod crash;
 mod housekeeping;
 mod kill;
 mod oracle;
+mod postgres;
 mod prune;
 mod queue;
 mod reading;
 mod reply;
 mod searching;
+mod shared;
 
 use bytes::Bytes;
 use serde_json::json;

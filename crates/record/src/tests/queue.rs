@@ -65,7 +65,7 @@ fn a_commit_leaves_what_a_later_batch_queued() {
     let works = [1, 2].map(|messages| {
         let mut batch = batch("c", &["a"], 0);
         batch.originals.push(original("c", 0, "text"));
-        Arc::new(Work { batch, view: Some((chain[0], Arc::new(view_of(messages, vec![])))) })
+        Arc::new(Work { batch, view: Some((chain[0], Arc::new(view_of(messages, vec![])))), now_ms: 0, over: None })
     });
     let seqs = works.each_ref().map(|work| recent.queue(work));
     let applied = |row| Some(recent::Applied { view_row: Some(row), tip: None });
@@ -199,7 +199,7 @@ fn writer(dir: &Path) -> Writer {
     drop(Store::open(dir).unwrap());
     let path = schema::database(dir);
     let recent = Arc::new(Mutex::new(Recent::new(Default::default(), Default::default())));
-    recent.lock().opened = schema::identity(&path);
+    recent.lock().base.opened = schema::identity(&path);
     Writer {
         conn: schema::open_writer(&path).unwrap(),
         readers: Arc::new(Readers::open(&path).unwrap()),
@@ -208,6 +208,8 @@ fn writer(dir: &Path) -> Writer {
         recent,
         presence: present(dir),
         commits: Default::default(),
+        replica: None,
+        is_shared: false,
     }
 }
 
@@ -218,7 +220,7 @@ fn a_full_disk_is_an_error_with_the_path() {
     writer.conn.query_row("PRAGMA max_page_count = 60", [], |_| Ok(())).unwrap();
     let work = |text: &str| {
         let batch = Batch { originals: vec![original("c", 0, text)], ..Batch::default() };
-        Arc::new(Work { batch, view: None })
+        Arc::new(Work { batch, view: None, now_ms: 0, over: None })
     };
     let results = writer.commit_caught(&[work("small"), work(&"large".repeat(100_000))]);
     assert_eq!(results.len(), 2);
@@ -235,7 +237,8 @@ fn a_panic_costs_the_batch_and_not_the_writer() {
     // The check before the queue refuses this one; past it, the depth before 0 overflows.
     let mut bad = good.clone();
     bad.nodes[1].depth = 0;
-    let mut commit = |batch: Batch| writer.commit_caught(&[Arc::new(Work { batch, view: None })]).remove(0);
+    let mut commit =
+        |batch: Batch| writer.commit_caught(&[Arc::new(Work { batch, view: None, now_ms: 0, over: None })]).remove(0);
     assert!(commit(bad).is_err());
     let applied = commit(good).unwrap();
     assert_eq!(applied.tip.unwrap().1, Tip { conversation: "c".into(), depth: 2 });
@@ -247,7 +250,7 @@ fn a_durable_batch_is_synced_even_if_it_repeats_another() {
     let mut writer = writer(dir.path());
     let mut commit = |durable: bool| {
         let batch = Batch { originals: vec![original("c", 0, "text")], durable, ..Batch::default() };
-        assert!(writer.commit_caught(&[Arc::new(Work { batch, view: None })])[0].is_ok());
+        assert!(writer.commit_caught(&[Arc::new(Work { batch, view: None, now_ms: 0, over: None })])[0].is_ok());
         let level: i64 = writer.conn.query_row("PRAGMA synchronous", [], |r| r.get(0)).unwrap();
         (level, fs::metadata(dir.path().join("windowsill.sqlite-wal")).unwrap().len())
     };

@@ -403,7 +403,7 @@ impl Answering {
         // A reply that broke off before it recalled anything takes the place of no other reply to the same prompt.
         let counts = matches!(end, relay::End::Complete) || !self.made.is_empty();
         if let Some(recalled) = counts.then(|| self.unremembered()).flatten()
-            && let Err(e) = self.app.store.record_later(Batch { recalled: Some(recalled), ..Batch::default() })
+            && let Err(e) = self.app.store.record_next(Batch { recalled: Some(recalled), ..Batch::default() })
         {
             debug!(error = %e, "what was recalled is not in the record");
         }
