@@ -207,6 +207,7 @@ enum Command {
   windowsill context --follow     what happens, as it happens")]
     Context(cli::context::Context),
     /// Summarize a conversation now, in the running proxy.
+    #[command(alias = "fold")]
     Compact {
         /// A conversation's id, or the beginning of one.
         id: String,
@@ -265,8 +266,8 @@ enum Command {
     #[command(after_help = "Examples:
   windowsill recall \"port 8080\"             search everything that was said
   windowsill recall r3f9a0c --range 10-40    lines of one original
-  windowsill recall c7dc:12                  a message
-  windowsill recall c7dc > chat.md           a conversation as Markdown")]
+  windowsill recall c7dc02:12                a message
+  windowsill recall c7dc02 > chat.md         a conversation as Markdown")]
     Recall(cli::recall::Recall),
     /// A new conversation from chosen turns of an old one, as messages for a client; without turns, lists them.
     #[command(after_help = "Examples:

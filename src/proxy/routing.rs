@@ -181,7 +181,12 @@ impl Routing {
 
     /// Notes that it answers again. Returns whether that is news.
     pub(super) fn up(&self, at: usize) -> bool {
-        self.with(at, |known| known.down.take().is_some())
+        let was_down = self.with(at, |known| known.down.take().is_some());
+        if was_down {
+            // A server that was away was most often started again, and holds nothing of what it held.
+            self.warm.lock().iter_mut().for_each(|(_, all)| all.retain(|one| one.at != at));
+        }
+        was_down
     }
 
     /// Notes that a request went elsewhere.
@@ -302,4 +307,19 @@ impl Drop for Route {
 
 fn mean(before: Option<f64>, now: f64) -> f64 {
     before.map_or(now, |before| before + (now - before) * NEWEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_was_away_holds_nothing() {
+        let (routing, ends) = (Routing::of(2), Ends { ends: vec![7], sizes: vec![30], head: 0 });
+        routing.warm.lock().put(7, vec![Warm { at: 0, held: 900 }, Warm { at: 1, held: 800 }]);
+        routing.down(0, "the connection was refused");
+        assert_eq!(routing.held(&ends, &[0, 1]).1, [900, 800]);
+        assert!(routing.up(0) && !routing.up(1));
+        assert_eq!(routing.held(&ends, &[0, 1]).1, [0, 800]);
+    }
 }

@@ -279,7 +279,9 @@ pub(super) async fn told_after(
 
 /// Why a reply of a server's is none, as an `error` in OpenAI's shape: the server's own, where it has one.
 pub(super) fn failure(status: StatusCode, said: &str) -> Value {
-    let own = || reply::error_in(&json::lenient(said)?);
+    // An error without a word in it is shown as it is.
+    let told = |value: &Value| value.get("error").is_none_or(reply::is_told);
+    let own = || reply::error_in(&json::lenient(said).filter(told)?);
     if let Some(own) = Some(said).filter(|_| !status.is_success()).and_then(|_| own()) {
         return own;
     }

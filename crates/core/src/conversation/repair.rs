@@ -194,10 +194,15 @@ fn name_calls(body: &mut [Message]) {
         };
         let behind = (at + 1..body.len()).take_while(|r| !nameless.is_empty() && body[*r].role == Role::Tool);
         let results: Vec<usize> = behind.filter(|r| !of_others(&body[*r])).collect();
+        let last = nameless.len().saturating_sub(1);
         for (n, i) in nameless.into_iter().enumerate() {
             let id = format!("call {at}.{i}");
-            if let Some(result) = results.get(n) {
-                body[*result].call_id = Some(id.clone());
+            // What stands behind the result of the last call is more of it.
+            let until = if n == last { results.len() } else { n + 1 };
+            for (more, result) in results.get(n..until).unwrap_or_default().iter().enumerate() {
+                if more == 0 || body[*result].call_id.as_deref().unwrap_or("").is_empty() {
+                    body[*result].call_id = Some(id.clone());
+                }
             }
             body[at].calls[i].id = id;
         }
