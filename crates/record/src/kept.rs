@@ -4,8 +4,8 @@
 
 use rusqlite::{Connection, Row, params};
 
+use super::apply::Apply;
 use super::types::{Error, Gone, KeptChange, KeptRow};
-use super::writer::Apply;
 use super::{Store, read};
 
 /// What `pruned` calls them.

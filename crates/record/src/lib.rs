@@ -15,6 +15,7 @@
 //! - A kill at any moment loses nothing that was answered; `durable` batches survive a power cut as well.
 
 mod anew;
+mod apply;
 mod as_text;
 mod asking;
 mod batch;

@@ -152,7 +152,7 @@ impl Recent {
             self.note_deepest(tip.conversation.clone(), tip.depth);
             self.tips.put(*chain, tip.clone());
         }
-        let name = crate::log::entry::owner(&work.batch);
+        let name = work.batch.owner();
         if !name.is_empty() && self.base.strange.len() < STRANGE {
             self.base.strange.insert(name.to_owned());
         }

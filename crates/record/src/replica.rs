@@ -16,13 +16,14 @@ use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 use tokio::sync::watch;
 use windowsill_core::conversation::Digest;
 
-use super::log::entry::{Change, owner};
+use super::apply::Apply;
+use super::log::entry::Change;
 use super::log::{Appended, Entry, Joined, Log, LogError, NewEntry, Origin};
 use super::prune::{self, Removed};
 use super::recent::{Applied, Work};
 use super::schema::sqlite_error;
 use super::types::{Error, RuleChange};
-use super::writer::{Apply, Writer};
+use super::writer::Writer;
 use super::{health, kept, rows, secret};
 
 /// Between two tries to reach a database that is away.
@@ -124,7 +125,7 @@ impl Writer {
         let entries: Vec<Result<NewEntry, Error>> = works
             .iter()
             .map(|work| {
-                let mut entry = replica.entry(&Change::of(work), owner(&work.batch))?;
+                let mut entry = replica.entry(&Change::of(work), work.batch.owner())?;
                 entry.claim = claimed(work).zip(work.over);
                 Ok(entry)
             })

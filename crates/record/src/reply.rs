@@ -8,10 +8,10 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use windowsill_core::conversation::Digest;
 
+use super::apply::Apply;
 use super::passages::{self, Source};
 use super::read::{NODE, node_row};
 use super::types::{Error, LastReply, Node, NodeRow};
-use super::writer::Apply;
 use super::{large, schema};
 
 /// The role of a reply.

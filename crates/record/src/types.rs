@@ -639,3 +639,21 @@ pub struct EventRow {
     /// The entry's fields.
     pub data: serde_json::Value,
 }
+
+impl Batch {
+    /// The conversation that the texts belong to.
+    pub(crate) fn owner(&self) -> &str {
+        let from_told = || {
+            let reply = self.told.reply.as_ref().map(|reply| &reply.conversation);
+            reply.or_else(|| self.told.items.first().map(|item| &item.conversation))
+        };
+        let named = self.conversation.as_ref().map(|update| &update.id);
+        named
+            .or_else(|| self.last_reply.as_ref().map(|reply| &reply.conversation))
+            .or_else(|| self.originals.first().map(|original| &original.conversation))
+            .or_else(from_told)
+            .or_else(|| self.about.as_ref().map(|(name, _)| name))
+            .or_else(|| self.events.iter().find_map(|event| event.conversation.as_ref()))
+            .map_or("", String::as_str)
+    }
+}

@@ -17,6 +17,7 @@ use windowsill_core::conversation::Digest;
 use windowsill_core::conversation::edit::{Edit, View};
 
 use super::Original;
+use super::apply::Apply;
 use super::files::Files;
 use super::presence::Presence;
 use super::prune::{Pass, Step};
@@ -227,14 +228,6 @@ impl Writer {
         files.watch.at("a group: committed");
         Ok(results)
     }
-}
-
-/// Writes one batch inside a transaction.
-pub(super) struct Apply<'a> {
-    pub(super) tx: &'a Connection,
-    pub(super) path: &'a PathBuf,
-    pub(super) files: &'a Files,
-    pub(super) durable: bool,
 }
 
 impl Apply<'_> {

@@ -1,9 +1,11 @@
 //! Reasons in words: as they are recorded, and as a sentence for people. Both are here, so that one is read as the other was written.
 
 use super::Because;
-use super::summarize::STAY;
 use crate::conversation::Tokens;
 use crate::preview::grouped_digits;
+
+/// Begins the number of messages between the ends of a fold that stay where they are: what is pinned, or was asked last.
+pub(super) const STAY: &str = ", of which stay ";
 
 /// Reasons of what is made ahead of need: nobody has counted its prompt yet.
 pub fn foreseen(because: &[Because]) -> impl Iterator<Item = String> + '_ {

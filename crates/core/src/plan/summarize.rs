@@ -2,7 +2,7 @@
 //! the next one folds the last one in.
 
 use super::budget::LEAST_BRIEF;
-use super::reason::grouped;
+use super::reason::{STAY, grouped};
 use super::sheet::{Fold, Sheet};
 use super::{Action, FoldAt, Strategy, clear, client, economics, repeat};
 use crate::conversation::edit::Edit;
@@ -154,9 +154,6 @@ fn weighed(sheet: &mut Sheet<'_>, fold: &Fold, total: Tokens) -> (Tokens, Tokens
     sheet.fold = old;
     (freed, again)
 }
-
-/// Begins the number of messages between the ends of a fold that stay where they are: what is pinned, or was asked last.
-pub(super) const STAY: &str = ", of which stay ";
 
 /// Records a fold as the plan's action.
 pub(super) fn commit(sheet: &mut Sheet<'_>, fold: Fold) -> String {

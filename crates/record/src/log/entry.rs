@@ -305,19 +305,3 @@ impl Written {
         Work { batch, view: self.view.map(|(chain, view)| (chain, Arc::new(view))), now_ms, over: None }
     }
 }
-
-/// The conversation that the texts of a batch belong to.
-pub(crate) fn owner(batch: &Batch) -> &str {
-    let from_told = || {
-        let reply = batch.told.reply.as_ref().map(|reply| &reply.conversation);
-        reply.or_else(|| batch.told.items.first().map(|item| &item.conversation))
-    };
-    let named = batch.conversation.as_ref().map(|update| &update.id);
-    named
-        .or_else(|| batch.last_reply.as_ref().map(|reply| &reply.conversation))
-        .or_else(|| batch.originals.first().map(|original| &original.conversation))
-        .or_else(from_told)
-        .or_else(|| batch.about.as_ref().map(|(name, _)| name))
-        .or_else(|| batch.events.iter().find_map(|event| event.conversation.as_ref()))
-        .map_or("", String::as_str)
-}

@@ -27,6 +27,7 @@ fn programs() -> Option<PathBuf> {
 
 impl Server {
     /// Starts one; `None`, with a word of it, where PostgreSQL is not installed.
+    #[allow(clippy::print_stderr, reason = "whoever reads the tests must see what was left out")]
     pub(crate) fn start() -> Option<Server> {
         let Some(bin) = programs() else {
             eprintln!("left out: PostgreSQL is not installed (apt-get install postgresql)");
