@@ -219,7 +219,7 @@ fn no_record(line: &[u8]) -> Told {
     })
 }
 
-/// JSON for a strict reader, where it is nearly some; see [`json::lenient`].
+/// JSON for a strict reader, where it is nearly some; see [`spelled::lenient`].
 fn strict(text: &[u8]) -> Cow<'_, [u8]> {
     if serde_json::from_slice::<IgnoredAny>(text).is_ok() {
         return Cow::Borrowed(text);
