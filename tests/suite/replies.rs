@@ -65,7 +65,7 @@ fn a_reply_survives_a_kill_right_behind_its_end() {
             if !stream {
                 // What it cost came into the record with it.
                 let of = EventFilter { conversation: Some(id.to_owned()), kinds: vec!["model_usage".into()] };
-                assert_eq!(store.events_of(0, 9, &of).unwrap().len(), 1, "{}", dialect.name);
+                assert_eq!(store.trace().since(0, 9, &of).unwrap().len(), 1, "{}", dialect.name);
             }
         }
     }

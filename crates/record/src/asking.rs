@@ -6,7 +6,7 @@ use windowsill_core::apply::Original;
 use windowsill_core::conversation::Digest;
 use windowsill_core::export::{self, Exported, Head};
 
-use super::types::{ConversationRow, Error, EventFilter, EventRow, Gone, Hit, Item, NodeRow, Passage, PathRow, Reply};
+use super::types::{ConversationRow, Error, Gone, Hit, NodeRow, Passage, PathRow};
 use super::{Store, passages, read, reply, search};
 
 impl Store {
@@ -87,30 +87,6 @@ impl Store {
     /// When the database cannot be read.
     pub fn pruned_conversation(&self, id: &str) -> Result<Option<Gone>, Error> {
         self.inner.read(|conn| read::gone(conn, "conversation", id))
-    }
-
-    /// An item of an earlier reply, by its id. What is still queued is not seen.
-    ///
-    /// # Errors
-    /// When the database cannot be read.
-    pub fn item(&self, id: &str) -> Result<Option<Item>, Error> {
-        self.inner.read(|conn| read::item(conn, id))
-    }
-
-    /// An earlier reply that a client may go on from, by its id. What is still queued is not seen.
-    ///
-    /// # Errors
-    /// When the database cannot be read.
-    pub fn reply(&self, id: &str) -> Result<Option<Reply>, Error> {
-        self.inner.read(|conn| read::reply(conn, id))
-    }
-
-    /// When such a reply was pruned, if it was.
-    ///
-    /// # Errors
-    /// When the database cannot be read.
-    pub fn reply_gone(&self, id: &str) -> Result<Option<Gone>, Error> {
-        self.inner.read(|conn| read::gone(conn, "reply", id))
     }
 
     /// The messages of a history in order, as they came, by the chain digest of the last one. Holds them all in RAM.
@@ -222,31 +198,5 @@ impl Store {
         }
         let messages = self.messages_and_reply(conversation)?;
         Ok(Some(export::jsonl(messages.iter().map(|m| &m.raw[..]))))
-    }
-
-    /// Events after the one with id `since` (0 for all), oldest first; of one conversation or of all.
-    ///
-    /// # Errors
-    /// When the database cannot be read.
-    pub fn events(&self, since: i64, limit: usize, conversation: Option<&str>) -> Result<Vec<EventRow>, Error> {
-        let of = EventFilter { conversation: conversation.map(str::to_owned), kinds: Vec::new() };
-        self.events_of(since, limit, &of)
-    }
-
-    /// As [`Store::events`], of what a filter names.
-    ///
-    /// # Errors
-    /// When the database cannot be read.
-    pub fn events_of(&self, since: i64, limit: usize, of: &EventFilter) -> Result<Vec<EventRow>, Error> {
-        self.inner.read(|conn| read::events(conn, since, limit, of))
-    }
-
-    /// Where to begin so that the newest `newest` events of what a filter names come first: the id before them, for
-    /// [`Store::events_of`].
-    ///
-    /// # Errors
-    /// When the database cannot be read.
-    pub fn event_before(&self, newest: usize, of: &EventFilter) -> Result<i64, Error> {
-        self.inner.read(|conn| read::event_before(conn, newest, of))
     }
 }

@@ -5,31 +5,12 @@
 use rusqlite::{Connection, Row, params};
 
 use super::apply::Apply;
-use super::types::{Error, Gone, KeptChange, KeptRow};
-use super::{Store, read};
+use super::types::{Error, KeptChange, KeptRow};
 
 /// What `pruned` calls them.
-const KIND: &str = "kept";
+pub(super) const KIND: &str = "kept";
 
-impl Store {
-    /// The log of a kept conversation in order; empty for an unknown one. What is still queued is not seen.
-    ///
-    /// # Errors
-    /// When the database cannot be read.
-    pub fn kept(&self, name: &str) -> Result<Vec<KeptRow>, Error> {
-        self.inner.read(|conn| rows(conn, name))
-    }
-
-    /// When a kept conversation was pruned, if it was.
-    ///
-    /// # Errors
-    /// When the database cannot be read.
-    pub fn kept_gone(&self, name: &str) -> Result<Option<Gone>, Error> {
-        self.inner.read(|conn| read::gone(conn, KIND, name))
-    }
-}
-
-fn rows(conn: &Connection, name: &str) -> rusqlite::Result<Vec<KeptRow>> {
+pub(super) fn rows(conn: &Connection, name: &str) -> rusqlite::Result<Vec<KeptRow>> {
     let sql = "SELECT owner, kind, item, now_ms, json FROM kept WHERE name = ?1 ORDER BY id";
     let row = |r: &Row<'_>| {
         Ok(KeptRow {
@@ -94,6 +75,7 @@ pub(super) fn remove_unused(conn: &Connection, before_ms: i64, now_ms: i64, why:
 
 #[cfg(test)]
 mod tests {
+    use super::super::Store;
     use super::super::types::{Batch, Retention};
     use super::*;
 
@@ -111,15 +93,21 @@ mod tests {
         let all = vec![row("conv_a", "begun", "", 1), row("conv_a", "item", "msg_1", 2)];
         write(KeptChange::Add(all.clone()));
         write(KeptChange::Add(vec![row("conv_b", "begun", "", 1)]));
-        assert_eq!(store.kept("conv_a").unwrap(), all);
-        assert_eq!((store.kept("conv_x").unwrap(), store.kept_gone("conv_a").unwrap()), (Vec::new(), None));
+        assert_eq!(store.continued().kept("conv_a").unwrap(), all);
+        assert_eq!(
+            (store.continued().kept("conv_x").unwrap(), store.continued().kept_gone("conv_a").unwrap()),
+            (Vec::new(), None)
+        );
         write(KeptChange::Delete("conv_b".into()));
-        assert_eq!((store.kept("conv_b").unwrap(), store.kept_gone("conv_b").unwrap()), (Vec::new(), None));
+        assert_eq!(
+            (store.continued().kept("conv_b").unwrap(), store.continued().kept_gone("conv_b").unwrap()),
+            (Vec::new(), None)
+        );
         let day = 86_400_000;
         runtime.block_on(store.prune(Retention { days: 1, bytes: 0 }, day)).unwrap();
-        assert_eq!(store.kept("conv_a").unwrap(), all);
+        assert_eq!(store.continued().kept("conv_a").unwrap(), all);
         runtime.block_on(store.prune(Retention { days: 1, bytes: 0 }, 3 * day)).unwrap();
-        assert_eq!(store.kept("conv_a").unwrap(), Vec::new());
-        assert_eq!(store.kept_gone("conv_a").unwrap().unwrap().why, "retention_days = 1");
+        assert_eq!(store.continued().kept("conv_a").unwrap(), Vec::new());
+        assert_eq!(store.continued().kept_gone("conv_a").unwrap().unwrap().why, "retention_days = 1");
     }
 }

@@ -9,7 +9,8 @@
 //!   [`Store::view`], [`Store::locate`] and [`Store::original`] at once; all other reads see what is committed.
 //! - Texts stay on disk. In RAM are the queue (bounded), a row id for each view, a few views and tips (`recent`).
 //! - [`Store`] is the one way in, a file a role: `recording` writes, `views` says what is known of a history, `asking` reads
-//!   for people and agents, and [`Catalog`] finds names of conversations.
+//!   for people and agents, [`Catalog`] finds names of
+//!   conversations, [`Trace`] reads events, [`Recalls`] what our own tools answered, [`Continued`] what an id alone names.
 //! - Several processes may share a record ([`Store::open_shared`]): then `log` has every change in one order, in a PostgreSQL database,
 //!   and each process builds its own database from it (`replica`). `copy` brings an existing record there.
 //! - A kill at any moment loses nothing that was answered; `durable` batches survive a power cut as well.
@@ -21,6 +22,7 @@ mod asking;
 mod batch;
 mod blocking;
 mod catalog;
+mod continued;
 mod copy;
 mod files;
 mod health;
@@ -35,6 +37,7 @@ mod presence;
 mod prune;
 mod queue;
 mod read;
+mod recalls;
 mod recent;
 mod recording;
 mod replica;
@@ -46,6 +49,7 @@ mod secret;
 mod shared;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod types;
 mod views;
 mod watcher;
@@ -64,14 +68,17 @@ use windowsill_core::apply::Archive;
 
 pub use blocking::blocking;
 pub use catalog::Catalog;
+pub use continued::Continued;
 pub use copy::{Copied, Progress, copy};
 use files::Files;
 pub use log::Shared;
 use presence::Presence;
+pub use recalls::Recalls;
 use recent::Recent;
 use schema::sqlite_error;
 use secret::Secret;
 use shared::Sharing;
+pub use trace::Trace;
 pub use windowsill_core::apply::Original;
 
 pub use types::{
@@ -202,6 +209,21 @@ impl Store {
     /// Finds names of conversations.
     pub fn catalog(&self) -> Catalog<'_> {
         Catalog { inner: &self.inner }
+    }
+
+    /// Reads what clients of stateful APIs go on from by an id alone.
+    pub fn continued(&self) -> Continued<'_> {
+        Continued { inner: &self.inner }
+    }
+
+    /// Reads what our own tools were asked and answered.
+    pub fn recalls(&self) -> Recalls<'_> {
+        Recalls { inner: &self.inner }
+    }
+
+    /// Reads the trace.
+    pub fn trace(&self) -> Trace<'_> {
+        Trace { inner: &self.inner }
     }
 }
 

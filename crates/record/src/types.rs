@@ -625,6 +625,13 @@ pub struct EventFilter {
     pub kinds: Vec<String>,
 }
 
+impl EventFilter {
+    /// All kinds, of one conversation.
+    pub fn of(conversation: &str) -> EventFilter {
+        EventFilter { conversation: Some(conversation.to_owned()), kinds: Vec::new() }
+    }
+}
+
 /// One entry of the trace.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EventRow {

@@ -166,7 +166,7 @@ impl Before {
         // What was used in the future says nothing of how long ago anything was.
         let used_ms = store.catalog().last_used(now_ms.saturating_add(DRIFT_MS))?;
         let of = EventFilter { conversation: None, kinds: vec![KIND.to_owned()] };
-        let last = store.events_of(store.event_before(1, &of)?, 1, &of)?.pop();
+        let last = store.trace().newest(1, &of)?.pop();
         Ok(Before { used_ms, shown: last.map(|event| Shown::read(event.now_ms, &event.data)) })
     }
 }

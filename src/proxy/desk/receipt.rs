@@ -34,7 +34,7 @@ impl Record {
 fn reported(store: &Store, since_ms: i64, ceiling: &Ceiling) -> Result<Value, Error> {
     let (mut from, mut sums) = (0, Sums::default());
     loop {
-        let events = store.events_of(from, PAGE, &EventFilter::default())?;
+        let events = store.trace().since(from, PAGE, &EventFilter::default())?;
         let Some(last) = events.last() else { break };
         from = last.id;
         for event in &events {

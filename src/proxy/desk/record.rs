@@ -10,7 +10,7 @@ use super::rewrites;
 use super::rows::row_json;
 use crate::proxy::{App, Error};
 use crate::recall::{Reference, Span};
-use crate::store::{ConversationRow, Gone, Hit, Passage, Store};
+use crate::store::{ConversationRow, EventFilter, Gone, Hit, Passage, Store};
 use crate::unwrap::unwrap;
 use crate::wire::openai_chat;
 
@@ -340,7 +340,7 @@ fn ambiguous(e: crate::store::Error) -> Error {
 
 /// A conversation's gauge, what was done to it, and where its history is.
 pub(in crate::proxy) fn context(store: &Store, row: &ConversationRow) -> Result<Value, Error> {
-    let events = store.events(0, 1000, Some(&row.id))?;
+    let events = store.trace().since(0, 1000, &EventFilter::of(&row.id))?;
     let mut out = row_json(row);
     let folds = rewrites::told(&events);
     out["compactions"] = json!(folds);

@@ -82,7 +82,7 @@ fn each(
     let of = EventFilter { conversation: conversation.map(str::to_owned), kinds };
     let mut from = 0;
     loop {
-        let events = store.events_of(from, PAGE, &of)?;
+        let events = store.trace().since(from, PAGE, &of)?;
         events.iter().for_each(&mut act);
         match events.last() {
             Some(last) if events.len() == PAGE => from = last.id,

@@ -67,8 +67,7 @@ pub(in crate::proxy) fn brief_seconds(app: &App, id: &str, reads: Tokens, most: 
 fn usages<T>(app: &App, id: &str, tell: impl Fn(&[EventRow]) -> Option<T>) -> Option<T> {
     [Some(id.to_owned()), None].into_iter().find_map(|conversation| {
         let of = EventFilter { conversation, kinds: vec!["model_usage".into()] };
-        let since = app.store.event_before(200, &of).ok()?;
-        tell(&app.store.events_of(since, 200, &of).ok()?)
+        tell(&app.store.trace().newest(200, &of).ok()?)
     })
 }
 
@@ -97,7 +96,7 @@ fn guardrails(events: &[EventRow]) -> Value {
 fn insight_in(store: &Store, row: &ConversationRow, config: &Config) -> Result<Value, Error> {
     let gauge = &config.gauge;
     let of = EventFilter { conversation: Some(row.id.clone()), kinds: Vec::new() };
-    let events = store.events_of(store.event_before(EVENTS, &of)?, EVENTS, &of)?;
+    let events = store.trace().newest(EVENTS, &of)?;
     // A reply writes its events and the gauge at once: what is read behind the events is no older than they are.
     let newest = store.conversation(&row.id)?.filter(|newest| newest.id == row.id);
     let row = newest.as_ref().unwrap_or(row);
@@ -213,7 +212,7 @@ fn warm(events: &[EventRow]) -> Option<&EventRow> {
 /// How many other conversations the same server answered after this event, with the same model.
 pub(super) fn others_since(store: &Store, row: &ConversationRow, last: &EventRow) -> Result<usize, Error> {
     let of = EventFilter { conversation: None, kinds: vec!["model_usage".into()] };
-    let since = store.events_of(last.id, AFTER, &of)?;
+    let since = store.trace().since(last.id, AFTER, &of)?;
     let same = |e: &&EventRow| ["model", "upstream"].iter().all(|key| e.data[key] == last.data[key]);
     let others = since.iter().filter(same).filter_map(|e| e.conversation.as_deref()).filter(|id| *id != row.id);
     Ok(others.collect::<HashSet<&str>>().len())

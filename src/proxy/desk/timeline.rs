@@ -257,7 +257,7 @@ fn carried(edit: &Edit, state: &Value) -> Value {
 /// The newest rewrites of a conversation, the last one first.
 fn rewrites_of(store: &Store, row: &ConversationRow) -> Result<Vec<EventRow>, Error> {
     let of = EventFilter { conversation: Some(row.id.clone()), kinds: vec!["context_compaction".into()] };
-    let mut events = store.events_of(store.event_before(LOOKED_AT, &of)?, LOOKED_AT, &of)?;
+    let mut events = store.trace().newest(LOOKED_AT, &of)?;
     events.reverse();
     Ok(events)
 }

@@ -50,10 +50,10 @@ pub fn events(app: &App, asked: &TraceQuery, limit: usize) -> Result<Value, Erro
     let of = filter(app, asked)?;
     let since = match (asked.since, asked.last) {
         (Some(since), _) => since,
-        (None, Some(newest)) => app.store.event_before(newest, &of)?,
+        (None, Some(newest)) => app.store.trace().before(newest, &of)?,
         (None, None) => 0,
     };
-    let rows = app.store.events_of(since, limit, &of)?;
+    let rows = app.store.trace().since(since, limit, &of)?;
     let last = rows.last().map_or(since, |e| e.id);
     Ok(json!({"events": rows.iter().map(event_json).collect::<Vec<_>>(), "next": last}))
 }
@@ -69,7 +69,7 @@ pub fn follow(app: &App, asked: &TraceQuery, stopping: CancellationToken) -> Res
     let commits = app.store.commits();
     let since = match asked.since {
         Some(since) => since,
-        None => app.store.event_before(asked.last.unwrap_or(0), &of)?,
+        None => app.store.trace().before(asked.last.unwrap_or(0), &of)?,
     };
     let following =
         Following { store: app.store.clone(), of, since, commits, stopping, beat: Instant::now() + HEARTBEAT };
@@ -104,9 +104,9 @@ impl Following {
         // Where all are asked for, what is not there yet is behind the last one that was seen.
         let newest = match self.of == EventFilter::default() {
             true => self.since,
-            false => self.store.event_before(0, &EventFilter::default())?,
+            false => self.store.trace().before(0, &EventFilter::default())?,
         };
-        let rows = self.store.events_of(self.since, PAGE, &self.of)?;
+        let rows = self.store.trace().since(self.since, PAGE, &self.of)?;
         if rows.is_empty() {
             self.since = self.since.max(newest);
         }

@@ -99,8 +99,7 @@ pub(super) async fn cache_of(app: &App, row: &ConversationRow, (upstream, model)
 /// The last reply on record that was to a prompt of a conversation's own, by the server that it has now.
 fn recorded(app: &App, row: &ConversationRow, upstream: &Upstream) -> Option<EventRow> {
     let of = EventFilter { conversation: Some(row.id.clone()), kinds: vec!["model_usage".into()] };
-    let since = app.store.event_before(EVENTS, &of).ok()?;
-    let events = app.store.events_of(since, EVENTS, &of).ok()?;
+    let events = app.store.trace().newest(EVENTS, &of).ok()?;
     let last = last_prompt(&events).cloned()?;
     (last.data["upstream"] == upstream.name()).then_some(last)
 }

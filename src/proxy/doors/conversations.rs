@@ -75,12 +75,12 @@ pub(super) async fn kept(app: &App, id: &str, from_client: &HeaderMap) -> Result
     // What was added last may be queued still.
     app.store.flush().await;
     let owner = mark_of_key(from_client);
-    let rows = store::blocking(|| app.store.kept(id))?;
+    let rows = store::blocking(|| app.store.continued().kept(id))?;
     let own = rows.first().is_some_and(|first| first.owner == owner);
     if let Some(kept) = own.then(|| Kept::read(id, rows)).flatten() {
         return Ok(Ok(kept));
     }
-    Ok(Err(store::blocking(|| app.store.kept_gone(id))?.map_or(Missing::Unknown, Missing::Pruned)))
+    Ok(Err(store::blocking(|| app.store.continued().kept_gone(id))?.map_or(Missing::Unknown, Missing::Pruned)))
 }
 
 impl Missing {

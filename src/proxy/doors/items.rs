@@ -218,8 +218,8 @@ async fn said_before(app: &App, id: &str, from_client: &HeaderMap) -> Result<Res
     // The reply may be queued still.
     app.store.flush().await;
     store::blocking(|| {
-        let Some(reply) = app.store.reply(id)? else {
-            let gone = app.store.reply_gone(id)?;
+        let Some(reply) = app.store.continued().reply(id)? else {
+            let gone = app.store.continued().reply_gone(id)?;
             return Ok(Err(gone.map_or(Lost::Unknown, |gone| Lost::Pruned(Some(gone)))));
         };
         if !is_of_key(app, &reply.conversation, from_client)? {
@@ -246,7 +246,7 @@ async fn items(app: &App, wanted: &[String], from_client: &HeaderMap) -> Items {
     // The reply that they stood in may be queued still.
     app.store.flush().await;
     let find = |id: &String| {
-        let item = app.store.item(id).ok().flatten()?;
+        let item = app.store.continued().item(id).ok().flatten()?;
         let own = is_of_key(app, &item.conversation, from_client).unwrap_or(false);
         own.then_some((item.id, item.json))
     };

@@ -84,14 +84,14 @@ async fn stored(app: &App, parts: &Parts, id: &str) -> Result<Result<Reply, Erro
     // It may be queued still.
     app.store.flush().await;
     store::blocking(|| {
-        if let Some(reply) = app.store.reply(id)?
+        if let Some(reply) = app.store.continued().reply(id)?
             && is_of_key(app, &reply.conversation, &parts.headers)?
         {
             return Ok(Ok(reply));
         }
-        let gone = match app.store.reply(id)? {
+        let gone = match app.store.continued().reply(id)? {
             Some(_) => None,
-            None => app.store.reply_gone(id)?,
+            None => app.store.continued().reply_gone(id)?,
         };
         Ok(Err(missing(id, gone.as_ref())))
     })

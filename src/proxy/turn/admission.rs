@@ -174,7 +174,7 @@ fn list_of(
 fn list_noted(app: &App, chain: &[Digest], of: Digest) -> Result<Option<List>, Error> {
     let mut other = None;
     for digest in chain.iter().rev() {
-        let Some(kept) = app.store.listed_tools(digest)? else { continue };
+        let Some(kept) = app.store.recalls().tools(digest)? else { continue };
         match List::from_json(&kept) {
             Some(list) if list.of == of => return Ok(Some(list)),
             found => other = other.or(found),

@@ -100,7 +100,7 @@ pub(in crate::proxy) fn since_checkpoint<'a>(
     view: &View,
 ) -> Result<Since<'a>, Error> {
     let of = EventFilter { conversation: Some(id.to_owned()), kinds: vec!["checkpoint".into()] };
-    let all = app.store.events_of(app.store.event_before(BEFORE, &of)?, BEFORE, &of)?;
+    let all = app.store.trace().newest(BEFORE, &of)?;
     let last = all.last();
     let covered = last.and_then(|event| event.data["to"].as_u64()).unwrap_or(0);
     let mut covered = usize::try_from(covered).unwrap_or(usize::MAX).min(body.len());

@@ -238,10 +238,10 @@ pub fn mended(body: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// Where the object ends that a body is: servers pass over what stands behind it, NULs or whatever else.
+/// Where the object ends that a body is: servers pass over what stands behind it, NULs, another object or whatever else.
 fn end_of_object(body: &[u8]) -> usize {
     let start = body.trim_ascii_start();
-    if !start.starts_with(b"{") || body.trim_ascii_end().ends_with(b"}") {
+    if !start.starts_with(b"{") || body.trim_ascii_end().ends_with(b"}") && !may_be_several(start) {
         return body.len();
     }
     let mut values = serde_json::Deserializer::from_slice(start).into_iter::<de::IgnoredAny>();
@@ -249,6 +249,11 @@ fn end_of_object(body: &[u8]) -> usize {
         Some(Ok(_)) => body.len() - start.len() + values.byte_offset(),
         _ => body.len(),
     }
+}
+
+/// Whether a body may hold several objects: one begins where another has just ended, which within one stands in texts alone.
+fn may_be_several(body: &[u8]) -> bool {
+    memchr::memchr_iter(b'{', body).any(|at| body[..at].trim_ascii_end().ends_with(b"}"))
 }
 
 /// Whether an escape of a surrogate may stand in a text.
@@ -395,10 +400,10 @@ mod tests {
 
     #[test]
     fn what_stands_behind_a_body_is_passed_over() {
-        for behind in ["", "\0", " x", "\n--boundary"] {
+        for behind in ["", "\0", " x", "\n--boundary", "{\"a\":2}", "\n {\"b\":{}}\n", "{", "}"] {
             assert_eq!(mended(format!(" {{\"a\":1}}{behind}").as_bytes()), " {\"a\":1}", "{behind:?}");
         }
-        for other in ["{\"a\":1", "[1] x", "x", ""] {
+        for other in ["{\"a\":1", "[1] x", "x", "", "{\"a\":\"} {\"}"] {
             assert_eq!(mended(other.as_bytes()), other);
         }
     }

@@ -65,7 +65,7 @@ fn a_deleted_conversation_is_gone_and_what_shares_its_texts_stays_whole() {
     };
     see(&store);
     // The page of the trace says that it went, and not what it was.
-    let told = store.events(0, 99, None).unwrap();
+    let told = store.trace().since(0, 99, &EventFilter::default()).unwrap();
     let told = told.iter().find(|event| event.kind == "conversation_deleted").unwrap();
     assert_eq!(told.data, json!({"originals": 1, "messages": 2, "left_to_forks": 3}));
     drop(store);

@@ -133,7 +133,7 @@ pub(super) fn verify(dir: &Path, acked: usize) -> usize {
         assert_eq!(kept, batch.originals[0]);
         assert_eq!(fs::read_to_string(store.result_path(&kept.id)).unwrap(), kept.text);
     }
-    let events = store.events(0, usize::MAX >> 1, None).unwrap();
+    let events = store.trace().since(0, usize::MAX >> 1, &EventFilter::default()).unwrap();
     let numbers: Vec<u64> = events.iter().map(|e| e.data.as_u64().unwrap()).collect();
     assert_eq!(numbers, (0..rows.len() as u64 / 2).collect::<Vec<_>>());
     verify_history(&store, rows.len() / 2 - 1);

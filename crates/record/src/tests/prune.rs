@@ -85,17 +85,17 @@ fn what_is_too_old_goes_rows_and_files_alike() {
     // Nothing of it is found, by no way, also where it was in RAM.
     let chain = chain_of_full("old");
     assert_eq!((store.locate(&chain).unwrap(), store.view(&chain).unwrap()), (None, None));
-    assert!(!store.has_recalled(&chain[3]));
+    assert!(!store.recalls().any(&chain[3]));
     assert_eq!(store.original(&id_of("old")).unwrap(), None);
     assert_eq!(store.search("old", None, 9).unwrap(), []);
     assert_eq!(store.conversation("old").unwrap(), None);
-    assert!(store.events(0, 99, Some("old")).unwrap().is_empty());
+    assert!(store.trace().since(0, 99, &EventFilter::of("old")).unwrap().is_empty());
     // But word of it.
     let gone = store.pruned_original(&id_of("old")).unwrap().unwrap();
     assert_eq!(gone.to_string(), "was pruned on 1970-04-11 by retention_days = 30");
     assert_eq!(store.pruned_conversation("old").unwrap(), Some(gone));
     assert_eq!(store.pruned_original(&id_of("young")).unwrap(), None);
-    let events = store.events(0, 99, None).unwrap();
+    let events = store.trace().since(0, 99, &EventFilter::default()).unwrap();
     let told = events.iter().find(|e| e.kind == "record_pruned").unwrap();
     assert_eq!((&told.data["conversations"], &told.data["retention_days"]), (&json!(1), &json!(30)));
     assert!(!told.data.to_string().contains("old"));

@@ -56,7 +56,7 @@ fn another_text_with_the_same_id_gets_a_longer_one() {
     assert_eq!(store.original(&wanted).unwrap().unwrap().text, "first");
     assert_eq!(store.original(&longer).unwrap().unwrap().text, "second");
     assert_eq!(fs::read(store.result_path(&wanted)).unwrap(), b"first");
-    let events = store.events(0, 10, Some("c")).unwrap();
+    let events = store.trace().since(0, 10, &EventFilter::of("c")).unwrap();
     assert_eq!(events.len(), 1);
     assert_eq!(events[0].data, json!({ "wanted": wanted, "recorded_as": longer }));
 }
@@ -162,8 +162,8 @@ fn a_message_is_found_by_its_number_on_either_side_of_a_fork() {
         assert_eq!(store.messages_between("b", at, usize::MAX).unwrap(), [], "{at}");
         assert_eq!(store.messages_between("b", 0, at).unwrap().len(), 4, "{at}");
         assert_eq!(store.conversations(at).unwrap().len(), 3, "{at}");
-        assert_eq!(store.events(0, at, None).unwrap(), [], "{at}");
-        assert_eq!(store.event_before(at, &EventFilter::default()).unwrap(), 0, "{at}");
+        assert_eq!(store.trace().since(0, at, &EventFilter::default()).unwrap(), [], "{at}");
+        assert_eq!(store.trace().before(at, &EventFilter::default()).unwrap(), 0, "{at}");
     }
     let whole = store.history("c").unwrap().unwrap();
     assert!(whole.contains("## 2 · user\n\ndamson\n\n## 3 · assistant\n\nfig"), "{whole}");
@@ -336,10 +336,10 @@ fn an_item_is_found_by_its_id_until_its_conversation_goes() {
     }
     drop(store);
     let store = Store::open(dir.path()).unwrap();
-    assert_eq!(store.item("msg_1").unwrap(), Some(item("b")));
-    assert_eq!(store.item("msg_2").unwrap(), None);
+    assert_eq!(store.continued().item("msg_1").unwrap(), Some(item("b")));
+    assert_eq!(store.continued().item("msg_2").unwrap(), None);
     runtime().block_on(store.prune(Retention { days: 1, bytes: 0 }, 1 << 40)).unwrap();
-    assert_eq!(store.item("msg_1").unwrap(), None);
+    assert_eq!(store.continued().item("msg_1").unwrap(), None);
 }
 
 #[test]
@@ -360,14 +360,17 @@ fn a_reply_names_the_history_that_it_answers_and_says_when_it_was_pruned() {
     runtime().block_on(store.record(batch("c", &["a", "b", "c"], 2))).unwrap();
     drop(store);
     let store = Store::open(dir.path()).unwrap();
-    assert_eq!(store.reply("resp_1").unwrap().as_ref(), Some(&reply));
-    assert_eq!((store.reply("resp_2").unwrap(), store.reply_gone("resp_1").unwrap()), (None, None));
+    assert_eq!(store.continued().reply("resp_1").unwrap().as_ref(), Some(&reply));
+    assert_eq!(
+        (store.continued().reply("resp_2").unwrap(), store.continued().reply_gone("resp_1").unwrap()),
+        (None, None)
+    );
     let messages = store.messages_to(&reply.chain).unwrap();
     assert_eq!(messages, store.messages("c").unwrap()[..2].iter().map(|node| node.raw.clone()).collect::<Vec<_>>());
     assert!(store.messages_to(&Digest::of(b"another")).unwrap().is_empty());
     runtime().block_on(store.prune(Retention { days: 1, bytes: 0 }, 1 << 40)).unwrap();
-    assert_eq!(store.reply("resp_1").unwrap(), None);
-    assert!(store.reply_gone("resp_1").unwrap().is_some_and(|gone| gone.why.contains("days")));
+    assert_eq!(store.continued().reply("resp_1").unwrap(), None);
+    assert!(store.continued().reply_gone("resp_1").unwrap().is_some_and(|gone| gone.why.contains("days")));
 }
 
 #[test]
@@ -557,11 +560,11 @@ fn a_page_of_messages_and_a_part_of_the_trace() {
     assert_eq!((at(1, 3), at(3, 99), at(4, 9), at(2, 1)), (vec![1, 2], vec![3], vec![], vec![]));
     assert_eq!(store.chain("c").unwrap(), chain_of(&texts));
     let of = EventFilter { conversation: Some("c".into()), kinds: vec!["x".into()] };
-    let ids = |since| store.events_of(since, 9, &of).unwrap().iter().map(|e| e.id).collect::<Vec<_>>();
+    let ids = |since| store.trace().since(since, 9, &of).unwrap().iter().map(|e| e.id).collect::<Vec<_>>();
     assert_eq!(ids(0), [1, 3]);
-    assert_eq!(ids(store.event_before(1, &of).unwrap()), [3]);
-    assert_eq!(ids(store.event_before(0, &of).unwrap()), [0; 0]);
-    assert_eq!(store.event_before(9, &of).unwrap(), 0);
+    assert_eq!(ids(store.trace().before(1, &of).unwrap()), [3]);
+    assert_eq!(ids(store.trace().before(0, &of).unwrap()), [0; 0]);
+    assert_eq!(store.trace().before(9, &of).unwrap(), 0);
     let none = EventFilter { conversation: None, kinds: vec!["\"z'".into()] };
-    assert!(store.events_of(0, 9, &none).unwrap().is_empty());
+    assert!(store.trace().since(0, 9, &none).unwrap().is_empty());
 }

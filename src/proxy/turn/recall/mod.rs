@@ -358,7 +358,8 @@ impl Answering {
     fn unremembered(&mut self) -> Option<Recalled> {
         let chain = *self.prepared.as_ref()?.history.chain.last()?;
         // A reply without any is only noted where another reply to the same prompt had some.
-        if self.remembered || self.filter.is_endless() || self.made.is_empty() && !self.app.store.has_recalled(&chain) {
+        if self.remembered || self.filter.is_endless() || self.made.is_empty() && !self.app.store.recalls().any(&chain)
+        {
             return None;
         }
         self.remembered = true;

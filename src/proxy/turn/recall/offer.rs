@@ -14,7 +14,7 @@ use crate::wire::openai_chat::Request;
 /// The body with what earlier replies recalled, as the server knows it, and its chain hashes.
 pub(in crate::proxy) fn woven(app: &App, seed: &str, body: Vec<Message>) -> (Vec<Message>, Vec<Digest>) {
     recall::weave(seed, body, |chain, reply| {
-        app.store.recalled(chain, &reply.digest).unwrap_or_else(|e| {
+        app.store.recalls().before(chain, &reply.digest).unwrap_or_else(|e| {
             warn!(error = %e, "what an earlier reply recalled cannot be read");
             Vec::new()
         })
