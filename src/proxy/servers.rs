@@ -132,7 +132,7 @@ pub(in crate::proxy) async fn route(
     })?;
     let at = among[choice.at];
     let upstream = Arc::clone(&app.servers.all[at]);
-    debug!(upstream = upstream.name(), because = choice.because.as_str(), prompt, held = held[choice.at], "routed");
+    debug!(upstream = upstream.name(), because = choice.because.as_str(), prompt, held = choice.held, "routed");
     Ok((upstream, Some(Route::begin(&app.servers, (at, before), choice, (&ends, held[choice.at])))))
 }
 

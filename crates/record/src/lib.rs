@@ -12,7 +12,8 @@
 //!   for people and agents, [`Catalog`] finds names of
 //!   conversations, [`Trace`] reads events, [`Recalls`] what our own tools answered, [`Continued`] what an id alone names.
 //! - Several processes may share a record ([`Store::open_shared`]): then `log` has every change in one order, in a PostgreSQL database,
-//!   and each process builds its own database from it (`replica`). `copy` brings an existing record there.
+//!   and each process builds its own database from it (`replica`). While that database is away, what is to be written waits in the
+//!   process' own (`outbox`). `copy` brings an existing record there.
 //! - A kill at any moment loses nothing that was answered; `durable` batches survive a power cut as well.
 
 mod anew;
@@ -32,6 +33,7 @@ mod kept;
 mod large;
 mod locate;
 mod log;
+mod outbox;
 mod passages;
 mod presence;
 mod prune;
@@ -72,6 +74,7 @@ pub use continued::Continued;
 pub use copy::{Copied, Progress, copy};
 use files::Files;
 pub use log::Shared;
+use outbox::Outbox;
 use presence::Presence;
 pub use recalls::Recalls;
 use recent::Recent;
@@ -234,11 +237,14 @@ fn open_with(data_dir: &Path, watch: Watch, shared: Option<&Shared>) -> Result<S
     let presence = Arc::new(Presence::new(data_dir)?);
     let path = schema::database(data_dir);
     let sharing = shared.map(|shared| Sharing::alone(data_dir, shared)).transpose()?;
-    let conn = schema::open_writer(&path)?;
+    let mut conn = schema::open_writer(&path)?;
     let opened = schema::identity(&path);
     let replica = match (shared, &sharing) {
         (Some(shared), Some(sharing)) => Some(sharing.join(shared, &conn, data_dir, &path)?),
-        _ => schema::as_own(&conn, &path).map(|()| None)?,
+        _ => {
+            outbox::take_in(&mut conn, &path, &files)?;
+            schema::as_own(&conn, &path).map(|()| None)?
+        }
     };
     let readers = Arc::new(Readers::open(&path)?);
     let recent = Arc::new(Mutex::new(recent_of(&conn, &path)?));
@@ -255,6 +261,7 @@ fn open_with(data_dir: &Path, watch: Watch, shared: Option<&Shared>) -> Result<S
         commits: commits.clone(),
         is_shared: replica.is_some(),
         replica,
+        outbox: Outbox::default(),
     };
     let queue = Arc::new(queue);
     if let (Some(shared), Some(sharing)) = (shared, &sharing) {

@@ -24,6 +24,7 @@ use crate::guard::triggers::{Folded, Pace};
 use crate::measure::{Sureness, tokens};
 use crate::plan::Lines;
 use crate::plan::reason::AskedBy;
+use crate::proxy::state::fresh::Told;
 use crate::proxy::state::gauge::{Gauge, Parts, regions};
 use crate::proxy::state::headers;
 use crate::proxy::state::live::Kept;
@@ -179,8 +180,12 @@ fn batch(app: &App, upstream: &Upstream, prepared: &Prepared, tip: Digest, depth
 /// Says on a reply that the record cannot be written at present.
 pub(in crate::proxy) fn mark_record(app: &App, to: &mut HeaderMap<HeaderValue>) {
     let Some(trouble) = app.store.trouble() else { return };
-    headers::set(to, "x-windowsill-record", "unwritable");
-    let text = format!("this conversation goes on unrecorded: {}", trouble.error);
+    let (state, text) = match trouble.error.is_away() {
+        true => ("waiting", "what this conversation adds waits on windowsill's own disk"),
+        false => ("unwritable", "this conversation goes on unrecorded"),
+    };
+    headers::set(to, "x-windowsill-record", state);
+    let text = format!("{text}: {}", trouble.error);
     headers::warn(to, &[plain::line(&text).to_string()]);
 }
 
@@ -281,6 +286,9 @@ struct State<'a> {
     tools_offered: usize,
     #[serde(flatten)]
     kept: &'a Kept,
+    /// What other windowsills and the next start take from it.
+    #[serde(skip_serializing_if = "Told::is_empty")]
+    told: Told,
 }
 
 /// What its last prompt takes.
@@ -361,6 +369,7 @@ fn state(prepared: &Prepared, kept: &Kept, gauge: &Gauge) -> String {
         system_messages: prepared.request.conversation.system.len(),
         tools_offered: offered(prepared),
         kept,
+        told: prepared.sending.told.open_where(prepared.sending.route.is_some()),
     };
     serde_json::to_string(&state).unwrap_or_default()
 }
