@@ -190,7 +190,14 @@ fn figures(
     let reported = &outcome.reported;
     let sent = if outcome.recalled.is_empty() { counted } else { counted.and(reported.prompt) };
     let gauge = gauge::after_reply(&app.measure, prepared, sent);
+    let body = &prepared.request.conversation.body;
+    // What was recalled stands in the prompt and not in the history.
+    let history = gauge.regions.history;
+    let learns = counted.is_some() && outcome.recalled.is_empty();
+    let sizes = app.lives.with(&prepared.id, |l| l.accounts.sizes);
+    let sizes = if learns { sizes.learned(body, &prepared.made.view, history) } else { sizes };
     let kept = app.lives.with(&prepared.id, |l| {
+        l.accounts.sizes = sizes;
         l.accounts.spend.add(reported);
         l.accounts.books.see(now_ms());
         l.replied = said(&reported.text);

@@ -23,7 +23,7 @@ use crate::plan::{Action, Cost, Plan, economics};
 use crate::proxy::servers::window_of;
 use crate::proxy::state::live::{Brief, Making};
 use crate::proxy::state::notes::{key, note_event};
-use crate::proxy::traffic::{Asked, Errand, begin_errand, moves_nothing};
+use crate::proxy::traffic::{Asked, Errand, begin_errand, moves_nothing, why_not};
 use crate::proxy::{App, state::headers};
 use crate::store::{Batch, Event};
 use crate::summarizer::{self, Job, Wanted};
@@ -350,9 +350,7 @@ async fn writer<'a>(app: &'a App, ask: &Ask<'a>) -> Result<Writer<'a>, String> {
                 errand = begin_errand(app, other, model, (Asked::Other, &Arc::default())).await;
             }
             if errand.is_none() && !(waits && moves_nothing(app, other, model, Asked::Other).await) {
-                return Err(format!(
-                    "summary_model {upstream}/{model} is not in memory, or would push another one out"
-                ));
+                return Err(format!("summary_model {upstream}/{model} {}", why_not(other).await));
             }
             let window = window_of(app, other, model).await;
             let options = ChatOptions { num_ctx: window.set, ..ChatOptions::default() };

@@ -144,7 +144,7 @@ async fn counted_facts(app: &App, draft: &mut Draft<'_>) -> (Facts, Sureness) {
     }
     let lines = Lines::of(&facts, &draft.policy);
     let estimate = draft.sum(&facts);
-    let matters = matters(draft, &lines, estimate) || has_new_head(app, draft);
+    let matters = matters(draft, &lines, estimate, sureness) || has_new_head(app, draft);
     if !situation.can_count() || !matters {
         if again && !situation.can_count() {
             draft.keep_what_fit(&mut facts);
@@ -279,9 +279,13 @@ fn is_near(draft: &Draft<'_>, lines: &Lines, prompt: Tokens) -> bool {
     f64::from(prompt) > f64::from(first) * COUNT_FROM
 }
 
-/// Whether a decision depends on the count of a prompt.
-fn matters(draft: &Draft<'_>, lines: &Lines, estimate: Tokens) -> bool {
+/// Whether a decision depends on the count of a prompt. Until a reply has taught anything of a model, what is told does: a template
+/// may leave out the tools, which are then half of an estimate.
+fn matters(draft: &Draft<'_>, lines: &Lines, estimate: Tokens, sureness: Sureness) -> bool {
     let Draft { situation, request, .. } = draft;
+    if sureness == Sureness::Estimated && request.body.len() <= SHARED_OUT {
+        return true;
+    }
     // By the model's own vocabulary a short one costs little; and who asks for a count wants one.
     let is_cheap = situation.own.is_some() && request.body.len() <= COUNTED_ANYWAY;
     if is_cheap || situation.attempt == Attempt::DryRun {

@@ -60,6 +60,19 @@ fn run(root: &Path, command: &Command) -> Result<String, String> {
     }
 }
 
+/// Makes the folder of a memory, where it is not there yet, and writes to it: a model that is offered a memory which is none would
+/// only meet errors.
+///
+/// # Errors
+/// Why it cannot be used.
+pub(in crate::proxy) fn usable(root: &Path) -> io::Result<()> {
+    make_all(root)?;
+    let probe = root.join(format!(".windowsill-{}", std::process::id()));
+    let wrote = fs::write(&probe, b"");
+    let _ = fs::remove_file(&probe);
+    wrote
+}
+
 fn view(root: &Path, path: &Place, range: Option<(i64, i64)>) -> Result<String, String> {
     let (at, found) = there(root, path)?;
     if found.is_file() {
