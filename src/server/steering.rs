@@ -55,7 +55,8 @@ pub(super) async fn answer(app: &Arc<App>, steering: Steering, found: &Found, bo
         }
         Steering::Pin => {
             let wish: Wish = asked(body)?;
-            let (when, dry_run, always, by) = (wish.when, wish.dry_run, wish.always, wish.by.into());
+            let (when, dry_run, always) = (wish.when, wish.dry_run, wish.always);
+            let by = wish.by.unwrap_or_default().into();
             let what = pinning(wish)?;
             if always && !dry_run {
                 return always_pinned(app, id, what, when).await;
@@ -318,7 +319,7 @@ struct Wish {
     /// Of a pin: new conversations of the project get it, too.
     always: bool,
     /// Of a pin: who asks for it.
-    by: By,
+    by: Option<By>,
 }
 
 fn pinning(wish: Wish) -> Result<Pinning, Error> {
@@ -333,9 +334,10 @@ fn pinning(wish: Wish) -> Result<Pinning, Error> {
 }
 
 fn steer(steering: Steering, wish: Wish) -> Result<Steer, Error> {
-    let Wish { message, text, always, .. } = wish;
+    let Wish { message, text, always, by, .. } = wish;
     let hint = match (steering, message, text) {
         _ if always => "`always` is for pins",
+        _ if by.is_some() => "`by` is for pins",
         (Steering::Restore, Some(at), None) => return Ok(Steer::Restore(at)),
         (Steering::Clear, Some(at), None) => return Ok(Steer::Clear(at)),
         (Steering::Evict, Some(at), None) => return Ok(Steer::Evict(at)),

@@ -203,7 +203,12 @@ fn a_running_request_says_what_it_is_at() {
 fn the_message_that_carries_a_pin_or_a_brief_says_so() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
     let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
-    let id = begun(&proxy, &talk("garden"));
+    // Beside a system prompt of some length, a person's fold leaves the first message where it is.
+    let mut sent = chat().system(&prose(1, 600)).user("Let us plan the garden.");
+    for n in 0..5 {
+        sent = sent.assistant(&prose(n, 800)).user(&format!("And item {n}?"));
+    }
+    let id = begun(&proxy, &sent);
     let base = format!("/windowsill/conversations/{id}/messages");
     let became = || {
         let page = proxy.get(&base).ok().json();
@@ -309,17 +314,19 @@ fn a_size_is_the_same_everywhere() {
     let first = insight(&proxy, &id, has_requests(1));
     assert_eq!(first["client_tokens"], first["state"]["prompt_tokens"], "nothing left the prompt: {first}");
     ask(&proxy, &id, "pins", &json!({"text": RULE})).ok();
-    ask(&proxy, &id, "pins", &json!({"message": 1})).ok();
+    // The result is what is largest.
+    let at = sent.messages.len() - 2;
+    ask(&proxy, &id, "pins", &json!({"message": at})).ok();
     let messages = || proxy.get(&format!("/windowsill/conversations/{id}/messages")).ok().json()["messages"].clone();
     let size = |at: usize| messages()[at]["tokens"].clone();
     let pins = || proxy.get(&format!("/windowsill/conversations/{id}/pins")).ok().json();
-    let (told, pinned) = (size(1), pins());
+    let (told, pinned) = (size(at), pins());
     let of = |what: &Value| pinned["pins"].as_array().unwrap().iter().find(|p| p["message"] == *what).unwrap().clone();
-    assert_eq!(of(&json!(1))["tokens"], told, "{pinned}");
+    assert_eq!(of(&json!(at))["tokens"], told, "{pinned}");
     let sum: u64 = pinned["pins"].as_array().unwrap().iter().map(|p| p["tokens"].as_u64().unwrap()).sum();
     assert_eq!(pinned["tokens"], sum, "{pinned}");
     let seen = insight(&proxy, &id, |_| true);
-    let largest = seen["largest"].as_array().unwrap().iter().find(|m| m["at"] == 1).expect("it is one of the largest");
+    let largest = seen["largest"].as_array().unwrap().iter().find(|m| m["at"] == at).expect("it is one of the largest");
     assert_eq!((&largest["tokens"], &largest["view_tokens"]), (&told, &told), "{largest}");
     // The parts of the history are the sizes of its messages, added up.
     let by = |role: &str| {
@@ -336,7 +343,7 @@ fn a_size_is_the_same_everywhere() {
         sent = sent.assistant("Yes.").user(&prose(70 + n, 400));
         begun(&proxy, &sent);
         insight(&proxy, &id, has_requests(n as usize + 2));
-        assert_eq!(size(1), told, "it is the same message");
+        assert_eq!(size(at), told, "it is the same message");
     }
     // Without its server, the record says the same.
     let with = pins();

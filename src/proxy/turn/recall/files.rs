@@ -60,14 +60,14 @@ fn run(root: &Path, command: &Command) -> Result<String, String> {
     }
 }
 
-/// Makes the folder of a memory, where it is not there yet, and writes to it: a model that is offered a memory which is none would
-/// only meet errors.
+/// Whether the folder of a memory can be written, or made where it is not there yet: a model that is offered a memory which is
+/// none would only meet errors. Leaves nothing behind.
 ///
 /// # Errors
 /// Why it cannot be used.
 pub(in crate::proxy) fn usable(root: &Path) -> io::Result<()> {
-    make_all(root)?;
-    let probe = root.join(format!(".windowsill-{}", std::process::id()));
+    let there = root.ancestors().find(|folder| folder.exists()).unwrap_or(root);
+    let probe = there.join(format!(".windowsill-{}", std::process::id()));
     let wrote = fs::write(&probe, b"");
     let _ = fs::remove_file(&probe);
     wrote
