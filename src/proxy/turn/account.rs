@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tracing::{debug, warn};
 
 use super::attempt::fingerprint;
+use super::brief::note_speed;
 use super::place::said;
 use super::prepared::{Made, Prepared, Sending};
 use super::replied::recorded;
@@ -114,6 +115,9 @@ pub(in crate::proxy) fn account(
     app.metrics.spend("main", reported);
     spend(app, &prepared, reported);
     super::parked::learn(app, &upstream, &prepared, reported);
+    if *end == relay::End::Complete {
+        note_speed(app, (&upstream, &prepared.request.model), reported, prepared.sending.phases.sent);
+    }
     if let Some(prefix) = prepared.sending.prefix {
         app.metrics.prefix(prefix.tokens, prefix.because.map(|b| (b.as_str(), prefix.lost)));
     }
