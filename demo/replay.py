@@ -319,7 +319,7 @@ def figures(result: dict, window: int) -> dict[str, str]:
 
 def facts_kept(facts: dict) -> str:
     held = facts["in_prompt"] + facts["recalled"]
-    where = f" ({facts['in_prompt']} in the prompt, {facts['recalled']} by recall)" if facts["recalled"] else ""
+    where = f" ({facts['in_prompt']} in the prompt, {facts['recalled']} if recalled)" if facts["recalled"] else ""
     return f"{held} of {facts['of']}{where}"
 
 

@@ -9,9 +9,10 @@ use serde_json::Value;
 use windowsill::clock::now_ms;
 use windowsill::config::Config;
 use windowsill::plain;
-use windowsill::proxy::{Record, TraceQuery, ask_running, follow_running, sentence_of, told};
+use windowsill::proxy::{Record, TraceQuery, ask_running, follow_running};
 
-use super::paint::{self, Paint, Part, ago, bar, grouped_in, tokens, walls};
+use super::events::event_line;
+use super::paint::{self, Paint, Part, ago, bar, grouped_in, model_name, tokens, walls};
 use crate::{Failure, note, out, out_json, runtime};
 
 /// Columns of the list but for the titles; on a terminal that is not so wide, with fewer columns; and least characters of a title.
@@ -109,7 +110,7 @@ fn list(report: &Value, config: &Config, paint: Paint, now: i64) -> String {
             // Padded before it is colored: a terminal counts no escapes.
             &paint.severity(severity, &format!("{:>9}", percent(&state["pressure"]))),
             &ago(row["last_request_ms"].as_i64().unwrap_or(0), now),
-            &cut(&text(&row["model"]), Some(MODEL)),
+            &model_name(&text(&row["model"]), MODEL),
             &cut(&text(&row["title"]), room),
         );
     }
@@ -133,7 +134,7 @@ pub(super) fn one(seen: &Value, paint: Paint, now: i64) -> String {
         paint.soft(&format!(
             "{} · {} · {} · last request {}",
             text(&seen["id"]),
-            text(&seen["model"]),
+            model_name(&text(&seen["model"]), usize::MAX),
             counted(&seen["messages"], "message"),
             ago(seen["last_request_ms"].as_i64().or(seen["updated_ms"].as_i64()).unwrap_or(0), now)
         ))
@@ -220,7 +221,8 @@ pub(super) fn gauge(seen: &Value, paint: Paint) -> String {
         let plural = if n == 1 { "" } else { "s" };
         page += &format!("  {}\n", paint.soft(&format!("folds in about {n} request{plural} of the size seen so far")));
     }
-    for why in state["waits"].as_array().into_iter().flatten() {
+    let moved = Some(&state["walls"]["moved"]).filter(|moved| moved.is_string());
+    for why in state["waits"].as_array().into_iter().flatten().chain(moved) {
         page += &format!("  {}\n", paint.soft(&text(why)));
     }
     page
@@ -322,15 +324,7 @@ fn done(seen: &Value, paint: Paint, now: i64) -> String {
         "  {} freed {} tokens; {}\n",
         counted(&did["compactions"], "rewrite"),
         tokens(&did["freed_tokens"]),
-        match (did["recalls"].as_u64(), did["recalls_missed"].as_u64()) {
-            (None | Some(0), _) => "nothing was recalled".to_owned(),
-            (_, None | Some(0)) => counted(&did["recalls"], "recall"),
-            _ => format!(
-                "{}, {} of which found nothing",
-                counted(&did["recalls"], "recall"),
-                tokens(&did["recalls_missed"])
-            ),
-        }
+        came_back(did)
     );
     let missed = &seen["state"]["missed"];
     let again: Vec<String> = [("file", "of a file"), ("query", "by the same query"), ("recall", "by recall")]
@@ -359,6 +353,21 @@ fn done(seen: &Value, paint: Paint, now: i64) -> String {
     page
 }
 
+/// What came back of what had left the prompt: what the model asked for, and what came by itself.
+fn came_back(did: &Value) -> String {
+    let asked = match (did["recalls"].as_u64(), did["recalls_missed"].as_u64()) {
+        (None | Some(0), _) => "the model recalled nothing".to_owned(),
+        (_, None | Some(0)) => counted(&did["recalls"], "recall"),
+        _ => {
+            format!("{}, {} of which found nothing", counted(&did["recalls"], "recall"), tokens(&did["recalls_missed"]))
+        }
+    };
+    let ahead = did["recalled_ahead"].as_u64().filter(|n| *n > 0);
+    ahead.map_or(asked.clone(), |_| {
+        format!("{asked}, and something came back by itself with {}", counted(&did["recalled_ahead"], "request"))
+    })
+}
+
 /// What was spent, the model that took most first.
 fn models(seen: &Value, paint: Paint) -> String {
     let mut heading = format!(
@@ -377,7 +386,7 @@ fn models(seen: &Value, paint: Paint) -> String {
         };
         format!(
             "  {:<28}{:<10}{:>9}{:>11}{:>11}{:>11}{:>9}",
-            text(&entry["model"]),
+            model_name(&text(&entry["model"]), 27),
             plain::line(role),
             tokens(&entry["requests"]),
             tokens(&entry["prompt_tokens"]),
@@ -452,40 +461,4 @@ fn plain_kind(kind: &str) -> Result<&str, Failure> {
     known
         .then_some(kind)
         .ok_or_else(|| Failure::Usage(format!("--kind {}: kinds are words such as model_usage", kind.escape_debug())))
-}
-
-/// An event in one line: when (UTC), whose, what.
-pub(super) fn event_line(event: &Value) -> String {
-    let seconds = event["time_ms"].as_i64().unwrap_or(0).div_euclid(1000).rem_euclid(86_400);
-    let time = format!("{:02}:{:02}:{:02}Z", seconds / 3600, seconds / 60 % 60, seconds % 60);
-    let whose = event["conversation"].as_str().unwrap_or("-");
-    let kind = event["kind"].as_str().unwrap_or("");
-    plain::line(&format!("{time}  {whose:<14} {}", what_happened(kind, &event["data"]))).into_owned()
-}
-
-/// What an event says, for people.
-fn what_happened(kind: &str, data: &Value) -> String {
-    let text = |key: &str| text(&data[key]);
-    match kind {
-        "context_compaction" => sentence_of(data),
-        "model_usage" => {
-            let cached = match &data["cached_tokens"] {
-                Value::Null => String::new(),
-                cached => format!(", {} of them cached", tokens(cached)),
-            };
-            let seconds = data["milliseconds"].as_f64().unwrap_or(0.0) / 1000.0;
-            let (prompt, said) = (tokens(&data["prompt_tokens"]), tokens(&data["completion_tokens"]));
-            // Where several servers have the model: which one it was, and why.
-            let because = data["route"]["because"].as_str();
-            let by = because.map_or_else(String::new, |because| format!(", by {} ({because})", text("upstream")));
-            format!("{}: {prompt} tokens in{cached}, {said} out, {seconds:.1} s{by}", text("role"))
-        }
-        "gives_way" => format!("a client's helper waits for {}, which works for people", text("upstream")),
-        "failover" => format!("{} did not answer it ({}): another server was asked", text("upstream"), text("because")),
-        "request_failed" => {
-            let why = data["reason"].as_str().or(data["code"].as_str()).unwrap_or("no reason was given");
-            format!("request failed with {}: {}", data["status"], plain::line(why))
-        }
-        kind => told(kind, data).unwrap_or_else(|| format!("{kind} {data}")),
-    }
 }

@@ -6,6 +6,7 @@ pub(crate) mod context;
 pub(crate) mod doctor;
 pub(crate) mod drain;
 pub(crate) mod engine;
+mod events;
 pub(crate) mod fit;
 pub(crate) mod guard;
 pub(crate) mod key;

@@ -4,6 +4,7 @@
 use std::io::{self, IsTerminal as _};
 
 use serde_json::Value;
+use windowsill::plain;
 use windowsill::proxy::grouped;
 
 /// Whether and how to color.
@@ -80,6 +81,23 @@ pub(crate) fn grouped_in(text: &str) -> String {
     out
 }
 
+/// A model's name in at most so many characters. Of a path that is the file, and what is too long is cut in the middle: names begin
+/// with the family and end with the quantization.
+pub(crate) fn model_name(name: &str, room: usize) -> String {
+    let name = plain::line(name);
+    let is_path = name.ends_with(".gguf") || name.starts_with(['/', '.', '~']);
+    let file = if is_path { name.rsplit(['/', '\\']).next().unwrap_or(&name) } else { &*name };
+    let length = file.chars().count();
+    if length <= room {
+        return file.to_owned();
+    }
+    let end = room.saturating_sub(1) / 2;
+    let begin = room.saturating_sub(1) - end;
+    let head: String = file.chars().take(begin).collect();
+    let tail: String = file.chars().skip(length - end).collect();
+    format!("{head}…{tail}")
+}
+
 /// How long ago something was, as people say it.
 pub(crate) fn ago(then_ms: i64, now_ms: i64) -> String {
     let seconds = now_ms.saturating_sub(then_ms).max(0) / 1000;
@@ -141,6 +159,16 @@ pub(crate) fn walls(walls: &[(u64, &str)], whole: u64, width: usize) -> (String,
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_model_that_is_a_path_is_told_by_its_file() {
+        let path = "/home/me/.cache/models/Qwen3-Coder-30B-A3B-Instruct-Q4_K_M.gguf";
+        assert_eq!(model_name(path, 60), "Qwen3-Coder-30B-A3B-Instruct-Q4_K_M.gguf");
+        assert_eq!(model_name(path, 20), "Qwen3-Code…_K_M.gguf");
+        assert_eq!(model_name("org/model-8b", 20), "org/model-8b");
+        assert_eq!(model_name("qwen3:8b", 3), "q…b");
+        assert_eq!(model_name("", 3), "");
+    }
 
     #[test]
     fn ages_as_people_say_them() {

@@ -157,7 +157,7 @@ fn listed(pins: &Value) -> String {
     if list.is_empty() {
         return "nothing is pinned\n".to_owned();
     }
-    let mut page = format!("{:>4}{:>8}  {:<10}{:<9}{}\n", "PIN", "TOKENS", "STANDS IN", "MESSAGE", "TEXT");
+    let mut page = format!("{:>4}{:>8}  {:<10}{:<9}{}\n", "PIN", "~TOKENS", "STANDS IN", "MESSAGE", "TEXT");
     for pin in list {
         let number = pin["pin"].as_u64().map_or("-".to_owned(), |n| n.to_string());
         let at = pin["message"].as_u64().map_or("-".to_owned(), |n| n.to_string());
@@ -165,11 +165,7 @@ fn listed(pins: &Value) -> String {
         let stands = pin["stands"].as_str().unwrap_or("-");
         page += &format!("{number:>4}{:>8}  {stands:<10}{at:<9}{text}\n", tokens(&pin["tokens"]));
     }
-    page + &format!(
-        "{} tokens, with the words around them, of at most {}\n",
-        tokens(&pins["tokens"]),
-        tokens(&pins["most"])
-    )
+    page + &format!("about {} of at most {} tokens\n", tokens(&pins["tokens"]), tokens(&pins["most"]))
 }
 
 #[cfg(test)]

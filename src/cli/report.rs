@@ -5,10 +5,9 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::Value;
 use windowsill::config::Config;
-use windowsill::plain;
 use windowsill::proxy::Record;
 
-use super::paint::tokens;
+use super::paint::{model_name, tokens};
 use crate::{Failure, out, out_json};
 use windowsill::clock::now_ms;
 
@@ -77,10 +76,12 @@ fn page(report: &Value, since: Option<&str>) -> String {
         ("tokens that models read", of("prompt_tokens")),
         ("of them from the servers' caches", of("cached_tokens") + &share("cached_tokens", "prompt_tokens")),
         ("tokens taken out of prompts", of("kept_out_tokens")),
-        ("of them read back", of("read_back_tokens") + &share("read_back_tokens", "kept_out_tokens")),
+        ("of them read back by the model", of("read_back_tokens") + &share("read_back_tokens", "kept_out_tokens")),
+        ("of them came back by themselves", of("recalled_ahead_tokens")),
         ("rewrites", of("rewrites")),
-        ("recalls, and how many found it", format!("{}, {}", of("recalls"), of("recalls_found"))),
-        ("tokens evaluated again after rewrites", of("evaluated_again_tokens")),
+        ("recalls by the model, and what they found", format!("{}, {}", of("recalls"), of("recalls_found"))),
+        ("requests with which something came back", of("recalled_ahead")),
+        ("tokens evaluated again after rewrites", "about ".to_owned() + &of("evaluated_again_tokens")),
         ("tokens spent on briefs and digests", of("upkeep_tokens")),
     ] {
         page += &format!("  {what:<40}{figure:>20}\n");
@@ -101,7 +102,7 @@ fn page(report: &Value, since: Option<&str>) -> String {
     for model in report["models"].as_array().into_iter().flatten() {
         page += &format!(
             "  {:<30}{:>9}{:>13}{:>13}{:>11}{:>11}\n",
-            plain::line(model["model"].as_str().unwrap_or("")),
+            model_name(model["model"].as_str().unwrap_or(""), 29),
             tokens(&model["requests"]),
             tokens(&model["prompt_tokens"]),
             tokens(&model["cached_tokens"]),

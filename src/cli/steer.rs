@@ -51,6 +51,9 @@ pub(crate) struct Brief {
 pub(crate) struct Paused {
     /// A conversation's id, or the beginning of one.
     id: String,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
@@ -59,6 +62,9 @@ pub(crate) struct Titled {
     id: String,
     /// What it is called from now on. Without it: what was found for it.
     title: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
@@ -68,6 +74,9 @@ pub(crate) struct Starred {
     /// Take the star away.
     #[arg(long)]
     off: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
@@ -77,6 +86,9 @@ pub(crate) struct Deleted {
     /// Do it: nothing brings it back.
     #[arg(long)]
     yes: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
@@ -97,6 +109,9 @@ pub(crate) struct Status {
     /// One line without a title, such as "74 % · fold in 5".
     #[arg(long)]
     short: bool,
+    /// Print JSON.
+    #[arg(long, conflicts_with = "short")]
+    json: bool,
 }
 
 /// The view before the last rewrite.
@@ -124,7 +139,12 @@ pub(crate) fn brief(config: &Config, of: &Brief) -> Result<ExitCode, Failure> {
         let view = ask(config, &of.id, Method::GET, "view", None)?;
         let fold = view["edits"].as_array().into_iter().flatten().find(|edit| edit["rule"] == "fold");
         let brief = fold.and_then(|fold| fold["brief"].as_str());
-        let Some(brief) = brief else { return Err(Failure::Bad(format!("nothing of {} is folded", of.id))) };
+        let Some(brief) = brief else {
+            return Err(Failure::Bad(format!(
+                "nothing of {0} is folded, so it has no brief\n  hint: `windowsill compact {0}` folds it now",
+                of.id
+            )));
+        };
         if of.how.json {
             out_json(&json!({"brief": brief}))?
         } else {
@@ -144,28 +164,35 @@ pub(crate) fn brief(config: &Config, of: &Brief) -> Result<ExitCode, Failure> {
     told(&ask(config, &of.id, Method::POST, "brief", Some(&body))?, &of.how, "the brief was changed")
 }
 
+/// Says in a line what was done, or what the proxy answered.
+fn done(answer: &Value, json: bool, line: &str) -> Result<ExitCode, Failure> {
+    if json {
+        out_json(answer)?;
+    } else {
+        out(&format!("{line}\n"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Stops the rewriting of a conversation, or takes it up again.
 pub(crate) fn rewriting(config: &Config, of: &Paused, on: bool) -> Result<ExitCode, Failure> {
-    ask(config, &of.id, Method::POST, "rewriting", Some(&json!({"on": on})))?;
+    let answer = ask(config, &of.id, Method::POST, "rewriting", Some(&json!({"on": on})))?;
     let said = if on { "the rules go on" } else { "nothing is rewritten; what no longer fits is refused" };
-    out(&format!("{}: {said}\n", of.id))?;
-    Ok(ExitCode::SUCCESS)
+    done(&answer, of.json, &format!("{}: {said}", of.id))
 }
 
 /// Calls a conversation what a person calls it.
 pub(crate) fn rename(config: &Config, of: &Titled) -> Result<ExitCode, Failure> {
     let body = json!({"title": of.title.as_deref().unwrap_or("")});
     let answer = ask(config, &of.id, Method::PUT, "title", Some(&body))?;
-    out(&format!("{}: {}\n", of.id, plain::line(answer["title"].as_str().unwrap_or(""))))?;
-    Ok(ExitCode::SUCCESS)
+    done(&answer, of.json, &format!("{}: {}", of.id, plain::line(answer["title"].as_str().unwrap_or(""))))
 }
 
 /// Gives a conversation a star, or takes it away.
 pub(crate) fn star(config: &Config, of: &Starred) -> Result<ExitCode, Failure> {
-    ask(config, &of.id, Method::PUT, "star", Some(&json!({"on": !of.off})))?;
+    let answer = ask(config, &of.id, Method::PUT, "star", Some(&json!({"on": !of.off})))?;
     let said = if of.off { "has no star any more" } else { "has a star: retention leaves it alone" };
-    out(&format!("{} {said}\n", of.id))?;
-    Ok(ExitCode::SUCCESS)
+    done(&answer, of.json, &format!("{} {said}", of.id))
 }
 
 /// Deletes a conversation.
@@ -179,8 +206,7 @@ pub(crate) fn delete(config: &Config, of: &Deleted) -> Result<ExitCode, Failure>
         None | Some(0) => String::new(),
         Some(left) => format!("; {left} messages stay, since other conversations have them, too"),
     };
-    out(&format!("{}: deleted {messages} messages and {originals} originals{left}\n", of.id))?;
-    Ok(ExitCode::SUCCESS)
+    done(&gone, of.json, &format!("{}: deleted {messages} messages and {originals} originals{left}", of.id))
 }
 
 /// Writes a conversation down.
@@ -206,12 +232,21 @@ pub(crate) fn status(config: &Config, of: &Status) -> Result<ExitCode, Failure> 
             let own = rows.iter().filter(|row| row["helper"] != true);
             let newest = own.max_by_key(|row| row["updated_ms"].as_i64());
             let Some(newest) = newest.and_then(|row| row["id"].as_str()) else {
-                return Err(Failure::Bad("no conversations yet".to_owned()));
+                let hint = format!("point a client at http://{}, or try `windowsill launch`", config.listen);
+                return Err(Failure::Bad(format!("no conversations yet\n  hint: {hint}")));
             };
             newest.to_owned()
         }
     };
     let seen = record.insight(&id, config)?;
+    if of.json {
+        let state = &seen["state"];
+        let keys = ["pressure", "window", "prompt_tokens", "prompt_tokens_source"].map(|key| (key, &state[key]));
+        let own = ["id", "title", "severity", "fold_in_requests"].map(|key| (key, &seen[key]));
+        let told = own.into_iter().chain(keys).map(|(key, value)| (key.to_owned(), value.clone()));
+        out_json(&Value::Object(told.collect()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let short = line(&seen);
     let title = seen["title"].as_str().filter(|title| !title.is_empty()).unwrap_or(&id);
     out(&if of.short { format!("{short}\n") } else { format!("{short} · {title}\n") })?;

@@ -14,8 +14,8 @@ pub fn too_much(size: Option<SizeClass>, tools: bool, prompt: Tokens) -> Option<
         return None;
     }
     match (tools, prompt > HOLDS) {
-        (true, true) => Some(format!("tools and a prompt of {prompt} tokens (it holds {HOLDS})")),
-        (true, false) => Some("tools".to_owned()),
+        (true, true) => Some(format!("tools to call and a prompt of {prompt} tokens (it holds {HOLDS})")),
+        (true, false) => Some("tools to call".to_owned()),
         (false, true) => Some(format!("a prompt of {prompt} tokens (it holds {HOLDS})")),
         (false, false) => None,
     }
@@ -27,7 +27,7 @@ mod tests {
 
     #[test]
     fn only_small_models_are_warned_of() {
-        assert_eq!(too_much(Some(SizeClass::Small), true, 100).as_deref(), Some("tools"));
+        assert_eq!(too_much(Some(SizeClass::Small), true, 100).as_deref(), Some("tools to call"));
         assert!(too_much(Some(SizeClass::Small), false, 8_193).is_some_and(|why| why.contains("8193")));
         assert_eq!(too_much(Some(SizeClass::Small), false, 8_192), None);
         assert_eq!(too_much(Some(SizeClass::Medium), true, 90_000), None);

@@ -21,9 +21,13 @@ pub fn told(kind: &str, data: &Value) -> Option<String> {
             text("action")
         ),
         "small_model" => {
-            let tools = if data["tools"] == true { "tools and " } else { "" };
-            let refused = if data["action"] == "refuse" { ", and was refused" } else { "" };
-            format!("a model below 3 billion parameters was given {tools}{} tokens{refused}", n("prompt_tokens"))
+            // As the client was told: what of it is too much.
+            let (prompt, holds) = (n("prompt_tokens"), n("holds"));
+            let long = (prompt > holds && holds > 0).then(|| format!("a prompt of {prompt} tokens (it holds {holds})"));
+            let tools = (data["tools"] == true || long.is_none()).then(|| "tools to call".to_owned());
+            let much: Vec<String> = tools.into_iter().chain(long).collect();
+            let refused = if data["action"] == "refuse" { ", and the request was refused" } else { "" };
+            format!("a model below 3 billion parameters got {}{refused}", much.join(" and "))
         }
         "not_summarized" => format!("no model wrote the brief: {}", text("because")),
         "task" if data["how"] == "told" => {
@@ -87,6 +91,8 @@ mod tests {
         );
         let named = json!({"task": "debug", "how": "named", "before": "review"});
         assert_eq!(told("task", &named).unwrap(), "task debug, named by the request; it was review");
+        let small = json!({"tools": true, "prompt_tokens": 240, "holds": 8_192, "action": "warn"});
+        assert_eq!(told("small_model", &small).unwrap(), "a model below 3 billion parameters got tools to call");
         assert_eq!(told("model_usage", &done), None);
     }
 }

@@ -74,6 +74,7 @@ pub use turn::relay::{self, Body, json_reply};
 pub use crate::engine::devices::tell as tell_devices;
 pub use crate::engine::generate::{Setup as EngineSetup, work as generate};
 pub use crate::guard::told::told;
+pub use crate::plan::reason::AskedBy;
 pub use crate::store::{Copied, Progress};
 
 use self::servers::Servers;

@@ -327,10 +327,10 @@ impl Route {
         self.at
     }
 
-    /// Which server, and why, as the header says it.
+    /// Which server, and why, as the header says it. The sizes are what the choice was made by: nobody counts before it.
     pub(in crate::proxy) fn header(&self, upstream: &str) -> String {
         let Choice { because, held, new, .. } = self.choice;
-        format!("{upstream}; because={}; held={held}; new={new}", because.as_str())
+        format!("{upstream}; because={}; held={held}; new={new}; sizes=estimated", because.as_str())
     }
 
     /// The same as a field of an event.

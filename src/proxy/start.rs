@@ -14,6 +14,7 @@ use crate::proxy::desk::machine::rest_counters;
 use crate::proxy::lookout::{keep_asking, keep_looking};
 use crate::proxy::servers::window_of;
 use crate::proxy::state::fresh::know_served;
+use crate::proxy::turn::recall::files::usable;
 use crate::store::{Copied, Progress, Shared, Store, copy};
 use crate::upstream::{Embedded, Held, Upstream};
 use crate::usage::Metrics;
@@ -31,11 +32,18 @@ impl App {
     /// As [`App::start`], on a record that is open already.
     ///
     /// # Errors
-    /// As [`App::start`].
+    /// As [`App::start`], and where the memory of models cannot be written.
     pub async fn start_on(config: Config, store: Store) -> Result<(App, Found), Error> {
         if let Some(why) = files::open_to_others(&config.data_dir) {
             let data_dir = config.data_dir.display();
             warn!(%data_dir, "data_dir {why}: they could replace or remove the record; `windowsill doctor` says how to mend it");
+        }
+        if let Some(memory) = &config.memory {
+            usable(memory).map_err(|e| {
+                let message = format!("the folder of [memory] {} cannot be used: {e}", memory.display());
+                let hint = "name a folder that this user may write with `dir` in [memory], or leave `dir` out";
+                Error::client(422, "cannot_start", message, hint)
+            })?;
         }
         let (mut app, found) = Self::with_store(config, store).await?;
         if let Some(target) = app.config.log.telemetry.clone() {

@@ -179,12 +179,21 @@ pub(in crate::proxy) async fn begin_errand(
 pub(in crate::proxy) async fn moves_nothing(app: &App, upstream: &Upstream, model: &str, asked: Asked) -> bool {
     match upstream.place(model).await {
         Place::Fixed | Place::Loaded => true,
+        Place::Unreached => false,
         Place::Away { alone } => alone && asked == Asked::Other && !app.traffic.uses_another(upstream, model),
         // What was asked for last is in memory.
         Place::Untold => match app.traffic.last(upstream) {
             Some(last) => last == key(upstream, model),
             None => asked == Asked::Other,
         },
+    }
+}
+
+/// Why a model is not asked where [`moves_nothing`] says no, behind its name.
+pub(in crate::proxy) async fn why_not(upstream: &Upstream) -> &'static str {
+    match upstream.alive().await {
+        Ok(()) => "is not in memory, or would push another one out",
+        Err(_) => "is not asked: its server does not answer",
     }
 }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::table::Found;
-use crate::proxy::{self, App, Chosen, Compaction, Error, Other, Pinning, Steer, Unpinned, When};
+use crate::proxy::{self, App, AskedBy, Chosen, Compaction, Error, Other, Pinning, Steer, Unpinned, When};
 
 /// What can be changed in a conversation.
 #[derive(Debug, Clone, Copy)]
@@ -56,11 +56,12 @@ pub(super) async fn answer(app: &Arc<App>, steering: Steering, found: &Found, bo
         Steering::Pin => {
             let wish: Wish = asked(body)?;
             let (when, dry_run, always) = (wish.when, wish.dry_run, wish.always);
+            let by = wish.by.unwrap_or_default().into();
             let what = pinning(wish)?;
             if always && !dry_run {
                 return always_pinned(app, id, what, when).await;
             }
-            proxy::pin(app, id, what, when, dry_run).await
+            proxy::pin(app, id, what, (when, dry_run), by).await
         }
         Steering::Unpin => unpin(app, id, found.named(1), body).await,
         Steering::Rewriting => {
@@ -81,8 +82,8 @@ pub(super) async fn answer(app: &Arc<App>, steering: Steering, found: &Found, bo
             proxy::recalled(app, id, at, useful).await
         }
         Steering::Checkpoint => {
-            let Done { note } = asked(body)?;
-            proxy::checkpoint(app, id, &note).await
+            let Done { note, by } = asked(body)?;
+            proxy::checkpoint(app, id, &note, by.into()).await
         }
         Steering::Resume => {
             let Nothing {} = asked(body)?;
@@ -143,7 +144,7 @@ async fn always_pinned(app: &Arc<App>, id: &str, what: Pinning, when: When) -> R
         return Err(Error::client(400, "bad_rule", "a message of one conversation is no rule for others", hint));
     };
     let rule = proxy::add_rule(app, id, text).await?;
-    match proxy::pin(app, id, what, when, false).await {
+    match proxy::pin(app, id, what, (when, false), AskedBy::User).await {
         Ok(mut told) => {
             told["rule"] = rule["rule"].clone();
             Ok(told)
@@ -158,9 +159,9 @@ async fn always_pinned(app: &Arc<App>, id: &str, what: Pinning, when: When) -> R
 }
 
 async fn unpin(app: &Arc<App>, id: &str, number: &str, body: &Bytes) -> Result<Value, Error> {
-    let Options { when, dry_run } = asked(body)?;
+    let Options { when, dry_run, by } = asked(body)?;
     let unnamed = |_| Error::client(404, "not_found", "pins are named by their number, from 1", "");
-    proxy::unpin(app, id, Unpinned(number.parse().map_err(unnamed)?), when, dry_run).await
+    proxy::unpin(app, id, Unpinned(number.parse().map_err(unnamed)?), (when, dry_run), by.into()).await
 }
 
 /// Answers `POST /windowsill/records/{id}/ask`.
@@ -207,6 +208,7 @@ struct Tools {
 #[serde(deny_unknown_fields, default)]
 struct Done {
     note: String,
+    by: By,
 }
 
 /// A rule for the project of a conversation.
@@ -285,6 +287,25 @@ fn chosen(named: &Named) -> Result<Chosen, Error> {
 struct Options {
     when: When,
     dry_run: bool,
+    by: By,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, serde::Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+enum By {
+    #[default]
+    User,
+    Agent,
+}
+
+impl From<By> for AskedBy {
+    fn from(by: By) -> AskedBy {
+        match by {
+            By::User => AskedBy::User,
+            By::Agent => AskedBy::Agent,
+        }
+    }
 }
 
 /// What a view is changed with.
@@ -297,6 +318,8 @@ struct Wish {
     dry_run: bool,
     /// Of a pin: new conversations of the project get it, too.
     always: bool,
+    /// Of a pin: who asks for it.
+    by: Option<By>,
 }
 
 fn pinning(wish: Wish) -> Result<Pinning, Error> {
@@ -311,9 +334,10 @@ fn pinning(wish: Wish) -> Result<Pinning, Error> {
 }
 
 fn steer(steering: Steering, wish: Wish) -> Result<Steer, Error> {
-    let Wish { message, text, always, .. } = wish;
+    let Wish { message, text, always, by, .. } = wish;
     let hint = match (steering, message, text) {
         _ if always => "`always` is for pins",
+        _ if by.is_some() => "`by` is for pins",
         (Steering::Restore, Some(at), None) => return Ok(Steer::Restore(at)),
         (Steering::Clear, Some(at), None) => return Ok(Steer::Clear(at)),
         (Steering::Evict, Some(at), None) => return Ok(Steer::Evict(at)),

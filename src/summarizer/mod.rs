@@ -121,14 +121,14 @@ pub async fn ask(job: &Job<'_>) -> Answer {
     let instruction = brief::instruction(job.wanted.focus, job.wanted.max_tokens, None);
     let mut last = None;
     if let Some((body, read)) = continuation(job, &instruction).await {
-        let answer = send(job, &body, job.options, &instruction, "continued the prompt").await;
+        let answer = send(job, &body, job.options, &instruction, "asked behind the prompt").await;
         if answer.text.is_some() || !job.retry {
             return Answer { continued: true, read, ..answer };
         }
         last = Some(answer);
     }
     let options = ChatOptions { id_slot: job.spare_slot, ..job.options };
-    let answer = send(job, &flat(job, &instruction), options, &instruction, "flat transcript").await;
+    let answer = send(job, &flat(job, &instruction), options, &instruction, "asked with a transcript").await;
     match last {
         Some(first) if answer.text.is_none() => Answer { how: format!("{}; {}", first.how, answer.how), ..answer },
         _ => answer,
@@ -268,7 +268,7 @@ async fn send(job: &Job<'_>, body: &Bytes, options: ChatOptions, instruction: &s
     };
     match brief::judge(&text, instruction, &material, job.wanted.max_tokens, job.count) {
         Ok(text) => Answer { text: Some(text), reply, how: how.to_owned(), continued: false, read: job.view.len() },
-        Err(fault) => nothing(reply, format!("answer of no use ({fault})")),
+        Err(fault) => nothing(reply, format!("what it wrote was not used, because {fault}")),
     }
 }
 

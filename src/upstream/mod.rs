@@ -561,7 +561,7 @@ impl Upstream {
             Ok(Kind::LlamaServer { .. }) => place::of_router(&self.link, model).await,
             Ok(Kind::OpenAi(Flavor::LmStudio)) => openai::place(&self.link, model).await,
             Ok(_) => place::of_another(&self.link, model).await,
-            Err(_) => Place::Away { alone: false },
+            Err(_) => Place::Unreached,
         }
     }
 

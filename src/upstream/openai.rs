@@ -58,7 +58,7 @@ pub(super) async fn loaded(link: &Link, flavor: Flavor, model: &str) -> Result<L
 
 /// Where LM Studio has a model: its name or that of a copy.
 pub(super) async fn place(link: &Link, model: &str) -> Place {
-    let Ok(list) = lm_studio(link).await else { return Place::Away { alone: false } };
+    let Ok(list) = lm_studio(link).await else { return Place::Unreached };
     let is_it = |i: &Instance| i.key == model || i.id.as_deref() == Some(model);
     place::place(list.iter().map(|i| (is_it(i), if i.loaded { Stage::There } else { Stage::Absent })))
 }

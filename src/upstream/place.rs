@@ -20,6 +20,8 @@ pub enum Place {
     },
     /// The server does not say.
     Untold,
+    /// The server does not answer.
+    Unreached,
 }
 
 /// How far a model is on its way into memory.
@@ -63,7 +65,7 @@ pub(super) fn place(models: impl IntoIterator<Item = (bool, Stage)>) -> Place {
 
 /// Asks an Ollama.
 pub(super) async fn of_ollama(link: &Link, model: &str) -> Place {
-    let Ok(ps) = link.get("/api/ps", ASK_LIMIT).await else { return Place::Away { alone: false } };
+    let Ok(ps) = link.get("/api/ps", ASK_LIMIT).await else { return Place::Unreached };
     let wanted = ollama::canonical(model);
     let is_it = |name: &Value| name.as_str().is_some_and(|name| ollama::canonical(name) == wanted);
     let running = ps["models"].as_array().into_iter().flatten();
@@ -74,7 +76,7 @@ pub(super) async fn of_ollama(link: &Link, model: &str) -> Place {
 pub(super) async fn of_router(link: &Link, model: &str) -> Place {
     match link.get("/models", ASK_LIMIT).await {
         Ok(list) => listed(&list, model).unwrap_or(Place::Away { alone: false }),
-        Err(_) => Place::Away { alone: false },
+        Err(_) => Place::Unreached,
     }
 }
 
@@ -88,7 +90,7 @@ pub(super) async fn of_another(link: &Link, model: &str) -> Place {
     match link.get("/v1/models", ASK_LIMIT).await {
         Ok(list) if entries(&list).len() == 1 => Place::Fixed,
         Ok(list) => listed(&list, model).unwrap_or(Place::Untold),
-        Err(_) => Place::Away { alone: false },
+        Err(_) => Place::Unreached,
     }
 }
 

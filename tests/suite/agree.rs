@@ -203,7 +203,12 @@ fn a_running_request_says_what_it_is_at() {
 fn the_message_that_carries_a_pin_or_a_brief_says_so() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
     let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
-    let id = begun(&proxy, &talk("garden"));
+    // Beside a system prompt of some length, a person's fold leaves the first message where it is.
+    let mut sent = chat().system(&prose(1, 600)).user("Let us plan the garden.");
+    for n in 0..5 {
+        sent = sent.assistant(&prose(n, 800)).user(&format!("And item {n}?"));
+    }
+    let id = begun(&proxy, &sent);
     let base = format!("/windowsill/conversations/{id}/messages");
     let became = || {
         let page = proxy.get(&base).ok().json();
@@ -297,4 +302,71 @@ fn a_pin_leaves_the_count_of_the_brief_behind_it() {
     let of = |name: &str| region(&after, name) - region(&before, name);
     assert!(of("brief") > 0 && (of("brief") - grown).abs() <= 4, "brief {}, prompt {grown}", of("brief"));
     assert!(of("history").abs() <= 4 && of("system") == 0, "history {}, system {}", of("history"), of("system"));
+}
+
+/// One message, one pin and one history have one size each, wherever they are told, and the same with every look.
+#[test]
+fn a_size_is_the_same_everywhere() {
+    let fake = Fake::start(Kind::LlamaServer, 8192);
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
+    let mut sent = talk("garden").call("c", "read", json!({"path": "a.rs"})).result("c", &prose(9, 900));
+    let id = begun(&proxy, &sent);
+    let first = insight(&proxy, &id, has_requests(1));
+    assert_eq!(first["client_tokens"], first["state"]["prompt_tokens"], "nothing left the prompt: {first}");
+    ask(&proxy, &id, "pins", &json!({"text": RULE})).ok();
+    // The result is what is largest.
+    let at = sent.messages.len() - 2;
+    ask(&proxy, &id, "pins", &json!({"message": at})).ok();
+    let messages = || proxy.get(&format!("/windowsill/conversations/{id}/messages")).ok().json()["messages"].clone();
+    let size = |at: usize| messages()[at]["tokens"].clone();
+    let pins = || proxy.get(&format!("/windowsill/conversations/{id}/pins")).ok().json();
+    let (told, pinned) = (size(at), pins());
+    let of = |what: &Value| pinned["pins"].as_array().unwrap().iter().find(|p| p["message"] == *what).unwrap().clone();
+    assert_eq!(of(&json!(at))["tokens"], told, "{pinned}");
+    let sum: u64 = pinned["pins"].as_array().unwrap().iter().map(|p| p["tokens"].as_u64().unwrap()).sum();
+    assert_eq!(pinned["tokens"], sum, "{pinned}");
+    let seen = insight(&proxy, &id, |_| true);
+    let largest = seen["largest"].as_array().unwrap().iter().find(|m| m["at"] == at).expect("it is one of the largest");
+    assert_eq!((&largest["tokens"], &largest["view_tokens"]), (&told, &told), "{largest}");
+    // The parts of the history are the sizes of its messages, added up.
+    let by = |role: &str| {
+        let all = messages();
+        let own = all.as_array().unwrap().iter().filter(|m| m["role"] == role);
+        own.map(|m| m["view_tokens"].as_u64().unwrap()).sum::<u64>()
+    };
+    for (role, part) in [("user", "user"), ("assistant", "assistant"), ("tool", "results")] {
+        let (sum, told) = (by(role), seen["history"][part].as_u64().unwrap());
+        // The last reply is listed, and was in no prompt yet.
+        assert!(sum.abs_diff(told) <= told / 20 + 12, "{part}: {sum} and {told}");
+    }
+    for n in 0..4 {
+        sent = sent.assistant("Yes.").user(&prose(70 + n, 400));
+        begun(&proxy, &sent);
+        insight(&proxy, &id, has_requests(n as usize + 2));
+        assert_eq!(size(at), told, "it is the same message");
+    }
+    // Without its server, the record says the same.
+    let with = pins();
+    drop(fake);
+    assert_eq!(pins()["pins"], with["pins"]);
+}
+
+/// A request that keeps more for its reply has its lines elsewhere, and says why.
+#[test]
+fn walls_that_move_say_why() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let lines = "clear_at = 0.35\nclear_to = 0.25\nsummarize_at = 0.5\nsummarize_to = 0.3\n";
+    let proxy = TestProxy::with(&[fake.url()], &format!("[context]\nbackground = false\n{lines}"));
+    let sent = chat().system(&prose(1, 1_200)).user("Hello?");
+    let id = begun(&proxy, &sent.clone().with("max_tokens", json!(64)));
+    let first = insight(&proxy, &id, has_requests(1));
+    assert_eq!(first["state"]["walls"]["moved"], Value::Null, "{}", first["state"]);
+    let next = sent.assistant("Hello! How can I help you today?").user("How are you?");
+    begun(&proxy, &next);
+    let second = insight(&proxy, &id, has_requests(2));
+    let why = second["state"]["walls"]["moved"].as_str().expect("they moved").to_owned();
+    assert!(why.contains("the reply may take 1,024 tokens now, and 64 before"), "{why}");
+    let out = proxy.cli(&["context", &id]);
+    let page = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(page.contains(&why), "{page}");
 }

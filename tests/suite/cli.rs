@@ -411,6 +411,17 @@ fn what_is_wrong_is_said_in_terms_of_the_command() {
     let out = cli(taken.path(), &["serve", "--listen", "127.0.0.1:0", "--upstream", "http://127.0.0.1:9"]);
     code(&out, 1);
     assert!(err(&out).contains("record") && !err(&out).contains("goes on by itself"), "{}", err(&out));
+    // Where the memory of models should be, there is a file, too: nobody is offered a memory that is none.
+    let no_memory = tempfile::tempdir().unwrap();
+    std::fs::write(no_memory.path().join("notes"), "").unwrap();
+    let toml = format!("[memory]\ndir = \"{}\"\n", no_memory.path().join("notes").display());
+    std::fs::write(no_memory.path().join("config.toml"), toml).unwrap();
+    let out = cli(no_memory.path(), &["serve", "--listen", "127.0.0.1:0", "--upstream", "http://127.0.0.1:9"]);
+    code(&out, 1);
+    assert!(err(&out).contains("[memory]") && err(&out).contains("hint: "), "{}", err(&out));
+    let doctor: Value = serde_json::from_slice(&cli(no_memory.path(), &["doctor", "--json"]).stdout).unwrap();
+    let told = |p: &&Value| p["severity"] == "broken" && p["message"].as_str().unwrap().contains("[memory]");
+    assert_eq!(doctor["problems"].as_array().unwrap().iter().filter(told).count(), 1, "{doctor}");
     // A wrong config hides nothing of the command line.
     let fake = Fake::start(Kind::LlamaServer, 4096);
     std::fs::write(dir.path().join("config.toml"), "[context]\nclear_att = 0.5\n").unwrap();

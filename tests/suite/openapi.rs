@@ -220,6 +220,7 @@ fn sample(name: &str) -> Value {
         "message" => json!(0),
         "text" => json!("Go on."),
         "always" => json!(true),
+        "by" => json!("agent"),
         _ => panic!("`{name}` is taken and not described"),
     }
 }

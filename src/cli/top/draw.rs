@@ -14,8 +14,9 @@ use crate::cli::paint::{Paint, bar};
 /// Cells of the bar of a window in the list.
 const BAR: usize = 10;
 
-/// Lines of the gauge of the conversation that is looked at.
+/// Least and most lines of the gauge of the conversation that is looked at: a narrow screen wraps them.
 const GAUGE: u16 = 8;
+const GAUGE_MOST: u16 = 12;
 
 /// Least lines of the list: its heading, and two conversations.
 const LIST: u16 = 3;
@@ -38,10 +39,12 @@ The bar is the window: # is the prompt, with what is kept for the reply.";
 pub(super) fn screen(frame: &mut Frame<'_>, state: &State) {
     let area = frame.area();
     let spare = area.height.saturating_sub(2);
-    let gauge_lines = if spare >= GAUGE + LIST + 4 { GAUGE } else { 0 };
+    let middle = window(state, area.width);
+    let wanted = middle.as_ref().map_or(GAUGE, |(_, lines)| (*lines).clamp(GAUGE, GAUGE_MOST));
+    let gauge_lines = if spare >= GAUGE + LIST + 4 { wanted.min(spare - LIST - 4) } else { 0 };
     let most = (spare - gauge_lines) / 2;
     let rows = u16::try_from(state.rows.len().max(1)).unwrap_or(u16::MAX).saturating_add(1);
-    let [head, list, middle, events, foot] = Layout::vertical([
+    let [head, list, gauge, events, foot] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(rows.clamp(LIST, most.max(LIST))),
         Constraint::Length(gauge_lines),
@@ -51,7 +54,9 @@ pub(super) fn screen(frame: &mut Frame<'_>, state: &State) {
     .areas(area);
     heading(frame, head, state);
     conversations(frame, list, state);
-    window(frame, middle, state);
+    if let Some((text, _)) = middle.filter(|_| gauge.height > 0) {
+        frame.render_widget(text, gauge);
+    }
     happened(frame, events, state);
     let said = state.said.as_deref().map_or_else(|| KEYS.to_owned(), |said| format!(" {said}"));
     frame.render_widget(Paragraph::new(said).style(soft()), foot);
@@ -170,12 +175,9 @@ fn lasted(then_ms: i64, now_ms: i64) -> String {
     }
 }
 
-/// What fills the window of the conversation that is looked at.
-fn window(frame: &mut Frame<'_>, area: Rect, state: &State) {
-    if area.height == 0 {
-        return;
-    }
-    let Some(seen) = state.seen() else { return };
+/// What fills the window of the conversation that is looked at, and how many lines that takes on a screen of this width.
+fn window(state: &State, width: u16) -> Option<(Paragraph<'static>, u16)> {
+    let seen = state.seen()?;
     let mut text = gauge(seen, Paint::none());
     if let Some(n) = seen["fold_in_requests"].as_u64() {
         let first = text.find('\n').unwrap_or(text.len());
@@ -187,8 +189,13 @@ fn window(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let lines = text.lines().filter(|line| !told(line)).map(|line| format!(" {line}"));
     let style = severity(state, seen["severity"].as_str());
     let styled = lines.enumerate().map(|(n, line)| Line::styled(line, if n < 2 { style } else { Style::new() }));
-    let block = Block::new().title_top(ruled(" Window ", area.width)).title_style(soft());
-    frame.render_widget(Paragraph::new(styled.collect::<Vec<_>>()).block(block).wrap(Wrap { trim: false }), area);
+    let styled: Vec<Line<'static>> = styled.collect();
+    // A line that is wrapped at words takes a little more than its width says.
+    let room = usize::from(width.max(1));
+    let lines: usize = styled.iter().map(|line| (line.width() + line.width() / 10).div_ceil(room).max(1)).sum();
+    let block = Block::new().title_top(ruled(" Window ", width)).title_style(soft());
+    let text = Paragraph::new(styled).block(block).wrap(Wrap { trim: false });
+    Some((text, u16::try_from(lines + 1).unwrap_or(u16::MAX)))
 }
 
 /// A heading in a line as wide as the screen.
@@ -286,8 +293,9 @@ mod tests {
     fn full() -> State {
         let mut state = two();
         let seen = json!({"id": "c1", "severity": "yellow", "fold_in_requests": 3, "state": {"window": 16_384, "prompt_tokens": 12_000,
-            "pressure": 0.8, "regions": {"system": 300, "output_reserved": 1_024}, "lines": {"clear_at": 9_000, "fold_at": 13_000, "limit": 15_000}},
-            "history": {"user": 500, "results": 11_000}});
+            "pressure": 0.8, "prompt_tokens_source": "counted with the model's own vocabulary", "window_source": "asked of /props (n_ctx)",
+            "regions": {"system": 300, "tools": 1_100, "brief": 800, "output_reserved": 1_024}, "lines": {"clear_at": 9_000, "fold_at": 13_000, "limit": 15_000}},
+            "history": {"user": 500, "assistant": 700, "results": 8_600, "other": 20}});
         state.hear(News::Seen("c1".into(), seen));
         for n in 0..50 {
             let data =
@@ -303,6 +311,8 @@ mod tests {
     fn everything_stands_on_the_smallest_usual_screen() {
         let screen = drawn(&full(), 80, 24);
         let all = screen.join("\n");
+        // What is wrapped stands there all the same.
+        let flat = screen.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
         for what in [
             "http://127.0.0.1:8484",
             "2 conversations",
@@ -313,10 +323,13 @@ mod tests {
             "folds in about 3 requests",
             "fold",
             "1,049 tokens in",
+            // The legend whole, its end included.
+            "results",
+            "/ kept for the reply 1,024",
             "f fold",
             "q quit",
         ] {
-            assert!(all.contains(what), "{what}\n{all}");
+            assert!(all.contains(what) || flat.contains(what), "{what}\n{all}");
         }
         assert!(all.contains("\\u{1b}[31mEvil\\u{202e}") && !all.contains('\u{1b}'), "{all}");
     }

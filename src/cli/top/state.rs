@@ -6,11 +6,14 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use serde_json::{Value, json};
 use windowsill::plain;
 
-use crate::cli::context::event_line;
-use crate::cli::paint::tokens;
+use crate::cli::events::event_line;
+use crate::cli::paint::{model_name, tokens};
 
 /// Events that are kept.
 const EVENTS: usize = 500;
+
+/// Most characters of a model's name.
+const MODEL: usize = 16;
 
 /// Most characters of a text that is typed.
 const LONGEST: usize = 4_000;
@@ -67,7 +70,7 @@ impl Row {
         Row {
             id: row["id"].as_str().unwrap_or("").to_owned(),
             title: title.unwrap_or_else(|| text(&row["id"])),
-            model: text(&row["model"]),
+            model: model_name(&text(&row["model"]), MODEL),
             pressure: state["pressure"].as_f64().filter(|_| window),
             severity: row["severity"].as_str().map(str::to_owned),
             prompt: match window {
@@ -278,7 +281,12 @@ impl State {
     fn key_in_list(&mut self, code: KeyCode) -> Option<Ask> {
         let last = self.rows.len().saturating_sub(1);
         let to = match code {
-            KeyCode::Char('q') | KeyCode::Esc => return Some(Ask::Quit),
+            KeyCode::Char('q') => return Some(Ask::Quit),
+            // It closes what is open, and here that is at most a line of what was done.
+            KeyCode::Esc => {
+                self.said = None;
+                return None;
+            }
             KeyCode::Char('?' | 'h') => {
                 self.over = Over::Help;
                 return None;
@@ -384,9 +392,10 @@ impl State {
                     What::Undo => "undone",
                     What::Pin => "pinned",
                 };
-                let before =
-                    done["before"].as_u64().map_or(String::new(), |_| format!("{} -> ", tokens(&done["before"])));
-                self.said = Some(format!("{what}: {}: {before}{} tokens", dialog.title, tokens(&done["after"])));
+                let about = if done["counted"] == false { "about " } else { "" };
+                let size = |key: &str| format!("{about}{}", tokens(&done[key]));
+                let before = done["before"].as_u64().map_or(String::new(), |_| format!("{} -> ", size("before")));
+                self.said = Some(format!("{what}: {}: {before}{} tokens", dialog.title, size("after")));
                 self.over = Over::Nothing;
                 return Some(Ask::Look);
             }
@@ -401,11 +410,14 @@ impl State {
 
 /// A price in words.
 fn priced(price: &Value) -> String {
+    let estimated = price["counted"] == false;
+    let about = |is_so: bool| if is_so { "about " } else { "" };
     let mut words = format!(
-        "{} -> {} tokens; the next request reads {}{} of them again",
+        "{0}{1} -> {0}{2} tokens; the next request reads {3}{4} of them again",
+        about(estimated),
         tokens(&price["before"]),
         tokens(&price["after"]),
-        if price["cache"] == "unsure" { "about " } else { "" },
+        about(estimated || price["cache"] == "unsure"),
         tokens(&price["evaluated_again"])
     );
     let seconds = |name: &str| price[name].as_f64().map(|n| format!("about {n:.0} s"));
@@ -456,6 +468,10 @@ pub(super) mod tests {
         assert_eq!(press(&mut state, "\n"), None, "no price yet");
         let price =
             json!({"before": 12_000, "after": 5_000, "evaluated_again": 4_000, "seconds": 8.2, "brief_seconds": 41.0});
+        let mut estimated = price.clone();
+        estimated["counted"] = json!(false);
+        let words = priced(&estimated);
+        assert!(words.starts_with("about 12,000 -> about 5,000 tokens; the next request reads about 4,000"), "{words}");
         state.hear(News::Steered(Ok(price)));
         let Over::Dialog(dialog) = &state.over else { panic!() };
         let Stage::Priced(words) = &dialog.stage else { panic!() };
@@ -469,6 +485,9 @@ pub(super) mod tests {
         assert_eq!(press(&mut state, "x\n"), None, "once is enough");
         assert_eq!(state.hear(key(KeyCode::Esc)), Some(Ask::Cancel));
         assert!(matches!(state.over, Over::Nothing) && state.said.is_some());
+        // Nothing is open any more: Esc takes the line away, and ends nothing.
+        assert_eq!(state.hear(key(KeyCode::Esc)), None);
+        assert_eq!(state.said, None);
         // What comes of it all the same is no answer to anything.
         state.hear(News::Steered(Ok(json!({"after": 1}))));
         assert!(matches!(state.over, Over::Nothing));

@@ -13,6 +13,7 @@ use crate::clock::now_ms;
 use crate::conversation::Tokens;
 use crate::guard::triggers::Pace;
 use crate::plan::Because;
+use crate::plan::reason::AskedBy;
 use crate::proxy::turn::completed::{Made, WHY, completed, keep_completion, since_checkpoint};
 use crate::proxy::{App, Error, aside};
 use crate::recall::done::LONGEST_NOTE as LONGEST;
@@ -24,17 +25,17 @@ use crate::{apply, completion};
 ///
 /// # Errors
 /// 404 for an unknown conversation, 400 for a note that is too long.
-pub async fn checkpoint(app: &Arc<App>, id: &str, note: &str) -> Result<Value, Error> {
+pub async fn checkpoint(app: &Arc<App>, id: &str, note: &str, by: AskedBy) -> Result<Value, Error> {
     if note.len() > LONGEST {
         let message = format!("`note` has {} bytes, and {LONGEST} are taken", note.len());
         return Err(Error::client(400, "note_too_long", message, "say the outcome in a few sentences"));
     }
     let (owned, id, note) = (Arc::clone(app), id.to_owned(), note.to_owned());
-    let work = async move { checkpoint_now(&owned, &id, &note).await };
+    let work = async move { checkpoint_now(&owned, &id, &note, by).await };
     app.aside.run(aside::LARGE, work.boxed()).await?
 }
 
-async fn checkpoint_now(app: &Arc<App>, id: &str, note: &str) -> Result<Value, Error> {
+async fn checkpoint_now(app: &Arc<App>, id: &str, note: &str, by: AskedBy) -> Result<Value, Error> {
     let ground = ground(app, id).await?;
     let Ground { row, request, .. } = &ground;
     let chain = ground.chain();
@@ -54,7 +55,7 @@ async fn checkpoint_now(app: &Arc<App>, id: &str, note: &str) -> Result<Value, E
         reply: reply.is_some(),
     };
     let update = Batch { conversation: Some(unchanged(row, now_ms())), ..Batch::default() };
-    let record = keep_completion(app, &row.id, &made, "user", update).await?;
+    let record = keep_completion(app, &row.id, &made, by.as_str(), update).await?;
     // A request under way goes on with what it has; the fold comes after its reply.
     let covers = chain.len();
     let busy = app.lives.with(id, |live| {
@@ -64,7 +65,7 @@ async fn checkpoint_now(app: &Arc<App>, id: &str, note: &str) -> Result<Value, E
         }
         busy
     });
-    let after = if busy { None } else { fold_done(app, &ground, &text).await? };
+    let after = if busy { None } else { fold_done(app, &ground, &text, by).await? };
     Ok(json!({
         "conversation": row.id, "record": record, "completion": text, "folded": after.is_some(), "fold_after_reply": busy,
         "after": after,
@@ -72,7 +73,7 @@ async fn checkpoint_now(app: &Arc<App>, id: &str, note: &str) -> Result<Value, E
 }
 
 /// Folds with a completion record. Returns what the prompt takes then; `None` where there is nothing to fold.
-async fn fold_done(app: &App, ground: &Ground, text: &str) -> Result<Option<Tokens>, Error> {
+async fn fold_done(app: &App, ground: &Ground, text: &str, by: AskedBy) -> Result<Option<Tokens>, Error> {
     let started = Instant::now();
     let Some(mut plan) = ground.folding() else { return Ok(None) };
     let apply::Applied { view, originals } =
@@ -80,7 +81,7 @@ async fn fold_done(app: &App, ground: &Ground, text: &str) -> Result<Option<Toke
     let price = price_of(app, ground, &view).await;
     let (before, after) = (price.before, price.after);
     plan.because.insert(0, Because { rule: "checkpoint", before, after, line: before, what: "a task is done".into() });
-    let asked = Asked { action: "summarize", because: plan.because, focus: None, started };
+    let asked = Asked { by, action: "summarize", because: plan.because, focus: None, started };
     let batch = Batch { originals, ..Batch::default() };
     record_view(app, ground, &price, view, asked, batch).await?;
     Ok(Some(after))

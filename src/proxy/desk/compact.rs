@@ -99,8 +99,9 @@ fn nothing_to_fold() -> Error {
     Error::client(409, "nothing_to_fold", message, "")
 }
 
-/// What a person asked to be done with a view.
+/// What somebody asked to be done with a view.
 pub(in crate::proxy) struct Asked<'a> {
+    pub(in crate::proxy) by: AskedBy,
     /// As it stands in the trace.
     pub(in crate::proxy) action: &'a str,
     /// Why, in words without message text.
@@ -274,7 +275,7 @@ async fn fold_now(app: &App, ground: &Ground, fold: &Fold<'_>, started: Instant)
         "evaluated_again": price.again, "counted": price.counted, "cache": price.cache.as_str(), "written_by_a_model": written.is_some(),
         "because": reasons(&because, price.before, price.after), "brief": view.brief().map(str::to_owned),
     });
-    let asked = Asked { action: "summarize", because, focus: fold.focus, started };
+    let asked = Asked { by: AskedBy::User, action: "summarize", because, focus: fold.focus, started };
     let batch = Batch { originals, ..Batch::default() };
     record_view(app, ground, &price, view, asked, batch).await?;
     Ok(done)
@@ -430,7 +431,7 @@ pub(in crate::proxy) async fn record_view(
     let was = gauge_at(app, ground, old, &Price { after: price.before, ..*price });
     let gauge = gauge_at(app, ground, &view, price);
     let data = json!({
-        "action": asked.action, "asked_by": AskedBy::User.as_str(),
+        "action": asked.action, "asked_by": asked.by.as_str(),
         "because": reasons(&asked.because, price.before, price.after), "model": row.model,
         "before": regions(&was.regions), "after": regions(&gauge.regions), "focus": asked.focus,
         "prompt_tokens": price.after, "prompt_tokens_source": gauge.source,

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::record::{self, clipped, row_of};
 use super::timeline::{fold, size, view_of};
 use crate::conversation::{Tokens, step};
+use crate::proxy::state::sizes::Sizes;
 use crate::proxy::{App, Error, Record};
 use crate::store::{ConversationRow, NodeRow, Store};
 use crate::wire::openai_chat;
@@ -157,9 +158,10 @@ fn rows(store: &Store, row: &ConversationRow) -> Result<Vec<NodeRow>, crate::sto
 
 fn segments_in(store: &Store, row: &ConversationRow) -> Result<Value, Error> {
     let (rows, fold) = (rows(store, row)?, fold(&view_of(store, row)?, &row.state));
+    let sizes = Sizes::of(&row.state);
     let all = turns(rows.iter().map(Part::of));
     let tokens = |from: usize, to: usize| -> Tokens {
-        rows[from..to].iter().map(|node| size(&node.raw)).fold(0, Tokens::saturating_add)
+        rows[from..to].iter().map(|node| size(sizes, node)).fold(0, Tokens::saturating_add)
     };
     let said = |at: usize| rows.get(at).map(words).unwrap_or_default();
     let list: Vec<Value> = (1..)
@@ -215,6 +217,7 @@ fn words(node: &NodeRow) -> String {
 
 fn built(store: &Store, row: &ConversationRow, wanted: &[Chosen], briefs_wanted: &[usize]) -> Result<Value, Error> {
     let (rows, fold) = (rows(store, row)?, fold(&view_of(store, row)?, &row.state));
+    let sizes = Sizes::of(&row.state);
     let all = turns(rows.iter().map(Part::of));
     let brief = briefs(&fold, &all);
     check(wanted, briefs_wanted, &all, brief.as_ref())?;
@@ -230,7 +233,7 @@ fn built(store: &Store, row: &ConversationRow, wanted: &[Chosen], briefs_wanted:
             let is_wanted = wanted.iter().any(|of| of.turn == n && of.step.is_none_or(|wanted| wanted == step));
             let Some((from, to)) = turn.step(step).filter(|_| is_wanted) else { continue };
             messages.extend(rows[from..to].iter().filter_map(|node| value(&node.raw)));
-            tokens += rows[from..to].iter().map(|node| u64::from(size(&node.raw))).sum::<u64>();
+            tokens += rows[from..to].iter().map(|node| u64::from(size(sizes, node))).sum::<u64>();
         }
     }
     let mut notes = vec!["leading system messages and tools are not in the record: the client adds its own".to_owned()];

@@ -11,18 +11,19 @@ use super::compact::{Asked, Ground, ground, record_view};
 use super::price::{Price, price_of, priced};
 use super::record::{row_of, spoken};
 use super::steer::{fitting, note_steered, why};
-use super::timeline::view_of;
+use super::timeline::{size, view_of};
 use crate::clock::now_ms;
-use crate::conversation::Tokens;
 use crate::conversation::edit::Edit;
-use crate::measure::tokens;
+use crate::conversation::{Message, Tokens};
+use crate::pinned;
+use crate::plan::reason::AskedBy;
+use crate::proxy::state::sizes::Sizes;
 use crate::proxy::state::standing::{ALL_PINS, LARGEST_PIN, Pinned, Standing, What, matched, standing_of, text};
 use crate::proxy::state::steer::{Steer, When};
 use crate::proxy::turn::repinned::with_pins;
 use crate::proxy::turn::steering::absent;
 use crate::proxy::{App, Error, aside, grouped};
 use crate::store::{About, Batch};
-use crate::{pinned, plan};
 
 /// Pins of one conversation.
 const MOST: usize = 100;
@@ -48,7 +49,7 @@ pub async fn pins(app: &Arc<App>, id: &str) -> Result<Value, Error> {
     let (owned, id) = (Arc::clone(app), id.to_owned());
     let work = async move {
         match ground(&owned, &id).await {
-            Ok(ground) => Ok(listed(&owned, &ground)),
+            Ok(ground) => Ok(listed(&ground)),
             // What is on record is readable without a server.
             Err(e) if e.status() >= 500 => listed_without_server(&owned, &id).map_err(|_| e),
             Err(e) => Err(e),
@@ -63,18 +64,19 @@ fn listed_without_server(app: &App, id: &str) -> Result<Value, Error> {
     let standing = standing_of(app, &row.id, None)?;
     let view = view_of(&app.store, &row)?;
     let folded = |at: usize| view.edits.iter().any(|e| matches!(e, Edit::Fold { .. }) && e.touches(at));
-    let said = |at: usize| {
-        let node = app.store.messages_between(&row.id, at, at.saturating_add(1)).ok()?.into_iter().next()?;
-        Some(spoken(&String::from_utf8_lossy(&node.raw)))
-    };
+    let said = |at: usize| app.store.messages_between(&row.id, at, at.saturating_add(1)).ok()?.into_iter().next();
+    let sizes = Sizes::of(&row.state);
     let mut sum: Tokens = 0;
     let mut pins = Vec::new();
     for pin in &standing.pins {
-        let (text, at) = match &pin.what {
-            What::Text(text) => (text.to_string(), None),
-            What::Message(at, _) => (said(*at).unwrap_or_default(), Some(*at)),
+        let (text, at, tokens) = match &pin.what {
+            What::Text(text) => (text.to_string(), None, sizes.text(text)),
+            What::Message(at, _) => {
+                let node = said(*at);
+                let words = node.as_ref().map(|node| spoken(&String::from_utf8_lossy(&node.raw)));
+                (words.unwrap_or_default(), Some(*at), node.map_or(0, |node| size(sizes, &node)))
+            }
         };
-        let tokens = tokens::estimate(&text);
         sum = sum.saturating_add(tokens);
         let stands = if at.is_some_and(|at| !folded(at)) { "history" } else { "brief" };
         pins.push(
@@ -93,20 +95,26 @@ fn listed_without_server(app: &App, id: &str) -> Result<Value, Error> {
 ///
 /// # Errors
 /// 404 for an unknown conversation or message; 400 for a pin that says nothing or takes too much of the window.
-pub async fn pin(app: &Arc<App>, id: &str, what: Pinning, when: When, dry_run: bool) -> Result<Value, Error> {
+pub async fn pin(
+    app: &Arc<App>,
+    id: &str,
+    what: Pinning,
+    (when, dry_run): (When, bool),
+    by: AskedBy,
+) -> Result<Value, Error> {
     let (owned, id) = (Arc::clone(app), id.to_owned());
     let work = async move {
         let ground = ground(&owned, &id).await?;
-        let what = pinnable(&owned, &ground, what)?;
+        let what = pinnable(&ground, what)?;
         let id = ground.standing.numbered + 1;
-        let pin = Pinned { id, what: what.clone(), created_ms: now_ms(), rule: None };
+        let pin = Pinned { id, what: what.clone(), created_ms: now_ms(), rule: None, by_agent: by == AskedBy::Agent };
         let mut standing = Standing { numbered: id, ..Standing::clone(&ground.standing) };
         standing.pins.push(pin);
         if let (When::NextBreak, Some(at)) = (when, what.place(&ground.request.conversation.body)) {
             let left = ground.old().edits.iter().any(|e| !matches!(e, Edit::Fold { .. }) && e.touches(at));
             standing.wishes.extend(left.then_some(Steer::Restore(at)));
         }
-        let mut told = restand(&owned, &ground, standing, "pin", when, dry_run).await?;
+        let mut told = restand(&owned, &ground, standing, ("pin", by), (when, dry_run)).await?;
         told["pin"] = json!(id);
         Ok(told)
     };
@@ -121,8 +129,8 @@ pub async fn unpin(
     app: &Arc<App>,
     id: &str,
     Unpinned(number): Unpinned,
-    when: When,
-    dry_run: bool,
+    (when, dry_run): (When, bool),
+    by: AskedBy,
 ) -> Result<Value, Error> {
     let (owned, id) = (Arc::clone(app), id.to_owned());
     let work = async move {
@@ -133,7 +141,7 @@ pub async fn unpin(
             let message = format!("conversation {id} has no pin {number}");
             return Err(Error::client(404, "not_found", message, "`windowsill pin ID` lists them"));
         }
-        restand(&owned, &ground, standing, "unpin", when, dry_run).await
+        restand(&owned, &ground, standing, ("unpin", by), (when, dry_run)).await
     };
     app.aside.run(aside::LARGE, work.boxed()).await?
 }
@@ -143,9 +151,8 @@ async fn restand(
     app: &App,
     ground: &Ground,
     standing: Standing,
-    action: &'static str,
-    when: When,
-    dry_run: bool,
+    (action, by): (&'static str, AskedBy),
+    (when, dry_run): (When, bool),
 ) -> Result<Value, Error> {
     let started = Instant::now();
     let id = &ground.row.id;
@@ -168,7 +175,7 @@ async fn restand(
         if changes {
             let because = vec![why(ground, &price, action, format!("what is pinned changed: {action}"))];
             let batch = Batch { about, ..Batch::default() };
-            let asked = Asked { action, because, focus: None, started };
+            let asked = Asked { by, action, because, focus: None, started };
             record_view(app, ground, &price, view, asked, batch).await?;
         } else {
             app.store.record(Batch { about, durable: true, ..Batch::default() }).await?;
@@ -179,20 +186,20 @@ async fn restand(
 }
 
 /// What may be pinned; refused with numbers where it takes too much.
-fn pinnable(app: &App, ground: &Ground, what: Pinning) -> Result<What, Error> {
+fn pinnable(ground: &Ground, what: Pinning) -> Result<What, Error> {
     let window = ground.facts.window;
-    let body = &ground.request.conversation.body;
+    let (body, sizes) = (&ground.request.conversation.body, Sizes::of(&ground.row.state));
     let (what, tokens) = match what {
         Pinning::Text(text) => {
             let text = text.trim();
             if text.is_empty() {
                 return Err(bad("an empty text cannot be pinned".into(), "send what the model should always have"));
             }
-            (What::Text(Arc::from(text)), app.measure.count(&ground.situation.key, text))
+            (What::Text(Arc::from(text)), sizes.text(text))
         }
         Pinning::Message(at) => {
             let message = body.get(at).ok_or_else(|| absent(at, body.len()))?;
-            (What::Message(at, message.digest), ground.facts.costs.get(at).map_or(0, plan::Cost::total))
+            (What::Message(at, message.digest), sizes.message(message))
         }
     };
     if ground.standing.pins.iter().any(|pin| pin.what == what) {
@@ -204,18 +211,18 @@ fn pinnable(app: &App, ground: &Ground, what: Pinning) -> Result<What, Error> {
     if tokens > window / LARGEST_PIN {
         let most = window / LARGEST_PIN;
         let message = format!(
-            "it has {} tokens, and a pin may have {}: a tenth of the window of {}, or little room is left for work",
+            "it has about {} tokens, and a pin may have {}: a tenth of the window of {}, or little room is left for work",
             grouped(tokens),
             grouped(most),
             grouped(window)
         );
         return Err(bad(message, "pin the sentence that matters, as a text"));
     }
-    let held = weight(app, ground);
+    let held = weight(ground);
     if held.saturating_add(tokens) > window / ALL_PINS {
         let most = window / ALL_PINS;
         let message = format!(
-            "{} tokens are pinned already and this has {}: all pins may have {}, a quarter of the window of {}",
+            "about {} tokens are pinned already and this has about {}: all pins may have {}, a quarter of the window of {}",
             grouped(held),
             grouped(tokens),
             grouped(most),
@@ -226,13 +233,25 @@ fn pinnable(app: &App, ground: &Ground, what: Pinning) -> Result<What, Error> {
     Ok(what)
 }
 
-/// Tokens of all that is pinned.
-fn weight(_app: &App, ground: &Ground) -> Tokens {
-    let of = |at: &usize| ground.facts.costs.get(*at).map_or(0, plan::Cost::total);
-    ground.held.messages.iter().map(of).fold(ground.held.tokens, Tokens::saturating_add)
+/// About the tokens of all that is pinned: those that the list tells of each pin, added up.
+fn weight(ground: &Ground) -> Tokens {
+    let (body, sizes) = (&ground.request.conversation.body, Sizes::of(&ground.row.state));
+    let of = |pin: &Pinned| told_size(pin, body, sizes);
+    let own = ground.standing.pins.iter().map(of);
+    let lines = matched(body, &ground.policy().pins).into_iter().map(|found| sizes.text(&found.line));
+    own.chain(lines).fold(0, Tokens::saturating_add)
 }
 
-fn listed(app: &App, ground: &Ground) -> Value {
+/// About the tokens of a pin: as any other place tells of that message, or of the text by itself.
+fn told_size(pin: &Pinned, body: &[Message], sizes: Sizes) -> Tokens {
+    match &pin.what {
+        What::Text(text) => sizes.text(text),
+        What::Message(..) => pin.what.place(body).map_or(0, |at| sizes.message(&body[at])),
+    }
+}
+
+fn listed(ground: &Ground) -> Value {
+    let sizes = Sizes::of(&ground.row.state);
     let body = &ground.request.conversation.body;
     let old = ground.old();
     let folded = |at: usize| old.edits.iter().any(|e| matches!(e, Edit::Fold { .. }) && e.touches(at));
@@ -252,22 +271,19 @@ fn listed(app: &App, ground: &Ground) -> Value {
             What::Text(text) => (text.as_ref(), ground.held.texts.iter().find(|p| p.text == *text).and_then(|p| p.at)),
             What::Message(..) => (place.map_or("", |at| body[at].text.as_str()), place),
         };
-        let tokens = match place {
-            Some(at) => ground.facts.costs.get(at).map_or(0, plan::Cost::total),
-            None => app.measure.count(&ground.situation.key, text),
-        };
+        let tokens = told_size(pin, body, sizes);
         json!({"pin": pin.id, "by": by(pin), "rule": pin.rule, "message": place, "text": text, "tokens": tokens,
             "stands": stands(at, text), "created_ms": pin.created_ms})
     });
     let by_pattern = matched(body, &ground.policy().pins).into_iter().map(|found| {
         let pattern = &ground.policy().pins[found.pattern];
         json!({"pin": Value::Null, "by": pattern.source, "match": pattern.text(), "message": found.at,
-            "text": found.line, "tokens": app.measure.count(&ground.situation.key, &found.line),
+            "text": found.line, "tokens": sizes.text(&found.line),
             "stands": stands(Some(found.at), &found.line)})
     });
     json!({
         "conversation": ground.row.id, "pins": own.chain(by_pattern).collect::<Vec<_>>(),
-        "tokens": weight(app, ground), "window": ground.facts.window, "most": ground.facts.window / ALL_PINS,
+        "tokens": weight(ground), "window": ground.facts.window, "most": ground.facts.window / ALL_PINS,
         "most_each": ground.facts.window / LARGEST_PIN, "paused": ground.standing.paused,
         "waiting": ground.standing.wishes, "tools": ground.standing.tools,
     })
@@ -275,7 +291,8 @@ fn listed(app: &App, ground: &Ground) -> Value {
 
 /// Who pinned it.
 fn by(pin: &Pinned) -> String {
-    pin.rule.map_or_else(|| "user".to_owned(), |n| format!("rule {n}"))
+    let who = if pin.by_agent { AskedBy::Agent } else { AskedBy::User };
+    pin.rule.map_or_else(|| who.as_str().to_owned(), |n| format!("rule {n}"))
 }
 
 fn bad(message: String, hint: &str) -> Error {

@@ -132,7 +132,12 @@ pub(in crate::proxy) fn gauge_at(app: &App, ground: &Ground, view: &View, price:
     let sureness = if price.counted { Sureness::Counted } else { Sureness::Estimated };
     let mut counts = app.measure.firsts.kept(&marks.all());
     counts.extend(ground.counts());
-    Gauge { regions, source: sureness.as_str(), counts }
+    // Those of the first prompt stay; the one that reads back comes and goes.
+    let told = ground.row.state["tools_of_ours"].as_u64().and_then(|n| Tokens::try_from(n).ok()).unwrap_or(0);
+    let reads_back = tool_of_ours(app, ground);
+    let had = if prompt(ground, ground.old()).tools { reads_back } else { 0 };
+    let ours = told.saturating_sub(had) + if tools { reads_back } else { 0 };
+    Gauge { regions, source: sureness.as_str(), counts, ours }
 }
 
 /// The messages that a view folds; `None` where its brief only carries what is pinned, or there is none.

@@ -66,7 +66,9 @@ struct Sums {
     /// Tokens of what was read back.
     read_back: u64,
     /// Tokens that a rewrite made the server evaluate again.
-    lost: u64,
+    again: u64,
+    /// What came back by itself: how often, and tokens of it.
+    ahead: (u64, u64),
     shadow: Shadow,
     /// By model as it was written: requests and tokens, and of briefs and the like.
     models: BTreeMap<String, Model>,
@@ -187,6 +189,9 @@ impl Sums {
                     self.read_back += n(&data["tokens"]);
                 }
             }
+            "recalled_ahead" => {
+                self.ahead = (self.ahead.0 + 1, self.ahead.1 + n(&data["tokens"]));
+            }
             "model_usage" => {
                 self.names.see(event);
                 let name = written(data).unwrap_or("(its own)").to_owned();
@@ -214,7 +219,8 @@ impl Sums {
                 }
                 model.milliseconds += n(&data["milliseconds"]);
                 if data["prefix"]["because"] == "rewrite" {
-                    self.lost += n(&data["prefix"]["lost"]);
+                    // An older record tells only what the last prompt lost, most of which the next one does not have.
+                    self.again += n(data["prefix"].get("again").unwrap_or(&data["prefix"]["lost"]));
                 }
             }
             _ => {}
@@ -248,7 +254,7 @@ impl Sums {
             "shadow": if self.shadow.requests > 0 { shadow } else { Value::Null },
             "since_ms": since_ms, "conversations": self.conversations.len(), "requests": self.turns, "turns": self.turns, "rewrites": self.rewrites.count,
             "sent_tokens": self.sent, "kept_out_tokens": self.rewrites.freed(), "recalls": self.recalls, "recalls_found": self.recalls_found,
-            "read_back_tokens": self.read_back, "evaluated_again_tokens": self.lost,
+            "read_back_tokens": self.read_back, "evaluated_again_tokens": self.again, "recalled_ahead": self.ahead.0, "recalled_ahead_tokens": self.ahead.1,
             "upkeep_tokens": self.models.values().map(|m| m.upkeep).sum::<u64>(),
             "cached_tokens": self.models.values().map(|m| m.cached).sum::<u64>(),
             "prompt_tokens": self.models.values().map(|m| m.prompt).sum::<u64>(),
@@ -277,10 +283,11 @@ mod tests {
             event("context_compaction", json!({"before": {"prompt": 300}, "after": {"prompt": 500}})),
             event("recall", json!({"outcome": "found", "tokens": 40})),
             event("recall", json!({"outcome": "nothing", "tokens": 9})),
+            event("recalled_ahead", json!({"tokens": 31})),
             event(
                 "model_usage",
                 json!({"role": "main", "model": "m", "prompt_tokens": 70, "cached_tokens": 50,
-                "evaluated_tokens": 20, "prompt_milliseconds": 400.0, "prefix": {"lost": 12, "because": "rewrite"}}),
+                "evaluated_tokens": 20, "prompt_milliseconds": 400.0, "prefix": {"lost": 12, "again": 9, "because": "rewrite"}}),
             ),
             event("model_usage", json!({"role": "summary", "by": "m", "evaluated_tokens": 5, "completion_tokens": 2})),
             event("model_usage", json!("no object")),
@@ -294,7 +301,8 @@ mod tests {
         assert_eq!((of("prompt_tokens"), of("sent_tokens")), (70, 470), "what left the prompt was sent, too");
         assert_eq!((of("recalls"), of("recalls_found"), of("read_back_tokens")), (2, 1, 40));
         assert_eq!(sums.worked(), (27, 0));
-        assert_eq!((of("evaluated_again_tokens"), of("upkeep_tokens"), of("cached_tokens")), (12, 7, 50));
+        assert_eq!((of("recalled_ahead"), of("recalled_ahead_tokens")), (1, 31));
+        assert_eq!((of("evaluated_again_tokens"), of("upkeep_tokens"), of("cached_tokens")), (9, 7, 50));
         assert_eq!(out["not_waited_seconds"], 1.0, "50 tokens from the cache at 50 a second");
     }
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::record::{hit_json, row, row_of, searchable};
 use super::timeline::{Calls, fold, line, view_of};
 use crate::conversation::edit::View;
+use crate::proxy::state::sizes::Sizes;
 use crate::proxy::{App, Error};
 use crate::store::NodeRow;
 use crate::wire::openai_chat;
@@ -114,8 +115,8 @@ pub fn filtered(app: &App, id: &str, from: usize, limit: usize, filter: &Filter)
     let view = view_of(&app.store, &row)?;
     let reply = app.store.last_reply(&row.id)?;
     let total = row.depth + usize::from(reply.is_some());
-    let mut found =
-        Found { from, limit: limit.clamp(1, PAGE), filter, view: &view, calls: Calls::default(), lines: Vec::new() };
+    let (sizes, limit) = (Sizes::of(&row.state), limit.clamp(1, PAGE));
+    let mut found = Found { from, limit, sizes, filter, view: &view, calls: Calls::default(), lines: Vec::new() };
     let end = from.saturating_add(LOOKED_AT).min(total);
     // The calls that the first results answer stand before them.
     let mut at = from.saturating_sub(super::timeline::CALLS_BEFORE);
@@ -137,6 +138,7 @@ pub fn filtered(app: &App, id: &str, from: usize, limit: usize, filter: &Filter)
 struct Found<'a> {
     from: usize,
     limit: usize,
+    sizes: Sizes,
     filter: &'a Filter,
     view: &'a View,
     calls: Calls,
@@ -151,7 +153,7 @@ impl Found<'_> {
             if self.lines.len() == self.limit {
                 return Some(node.at);
             }
-            let mut line = line(node, self.view);
+            let mut line = line(node, self.view, self.sizes);
             line["call"] = json!(called.get(&node.at));
             if self.filter.fits(node, &line) {
                 self.lines.push(line);
@@ -191,8 +193,8 @@ mod tests {
         let some = |text: &str| Some(text.to_owned());
         let at = |filter: Filter| {
             let view = View::default();
-            let mut found =
-                Found { from: 0, limit: 9, filter: &filter, view: &view, calls: Calls::default(), lines: Vec::new() };
+            let (sizes, calls) = (Sizes::default(), Calls::default());
+            let mut found = Found { from: 0, limit: 9, sizes, filter: &filter, view: &view, calls, lines: Vec::new() };
             assert_eq!(found.take(&rows), None);
             found.lines.iter().map(|line| line["at"].as_u64().unwrap()).collect::<Vec<_>>()
         };
@@ -204,8 +206,15 @@ mod tests {
         assert_eq!(at(Filter { text: some("cargo.toml"), ..Filter::default() }), [2]);
         assert_eq!(at(Filter { changed: true, ..Filter::default() }), [] as [u64; 0]);
         let (view, filter) = (View::default(), Filter { role: some("user"), ..Filter::default() });
-        let mut found =
-            Found { from: 1, limit: 1, filter: &filter, view: &view, calls: Calls::default(), lines: Vec::new() };
+        let mut found = Found {
+            from: 1,
+            limit: 1,
+            sizes: Sizes::default(),
+            filter: &filter,
+            view: &view,
+            calls: Calls::default(),
+            lines: Vec::new(),
+        };
         assert_eq!(found.take(&rows), Some(2), "the rest begins behind the last one that was taken");
     }
 }

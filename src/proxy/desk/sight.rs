@@ -16,6 +16,7 @@ use crate::conversation::Tokens;
 use crate::conversation::edit::View;
 use crate::guard::told;
 use crate::plan::shared_out;
+use crate::proxy::state::sizes::Sizes;
 use crate::proxy::{App, Error, Record};
 use crate::store::{ConversationRow, EventFilter, EventRow, NodeRow, Store};
 
@@ -108,7 +109,8 @@ fn insight_in(store: &Store, row: &ConversationRow, config: &Config) -> Result<V
     out["severity"] = json!(severity(row, gauge).map(Severity::as_str));
     out["yellow_at"] = json!(gauge.yellow_at);
     out["red_at"] = json!(gauge.red_at);
-    let sizes: Vec<Tokens> = rows.iter().map(|n| size_in(&view, n.at, &n.raw)).collect();
+    let scale = Sizes::of(&row.state);
+    let sizes: Vec<Tokens> = rows.iter().map(|node| size_in(scale, &view, node)).collect();
     // The newest reply may be on record, and was in no prompt yet.
     let told = row.state["messages"].as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or(rows.len());
     let told = told.min(rows.len());
@@ -120,11 +122,13 @@ fn insight_in(store: &Store, row: &ConversationRow, config: &Config) -> Result<V
     out["others_since"] = json!(others);
     out["tokens_per_second"] = json!(speed(&events));
     let called = called(&rows);
-    out["largest"] = largest(&rows, &sizes, &view, &called);
+    out["largest"] = largest(&rows, (&sizes, scale), &view, &called);
     out["tools"] = tools(&rows, &sizes, &called, &row.state);
-    out["client_tokens"] = json!(rows.iter().map(|n| size(&n.raw)).fold(0, Tokens::saturating_add));
+    let rewrites = rewrites::of(store, Some(&row.id))?;
+    let whole = || rows[..told].iter().map(|node| u64::from(size(scale, node))).sum();
+    out["client_tokens"] = json!(client_tokens(&row.state, &rewrites, &view, whole));
     out["models"] = models(&events, &row.model);
-    out["did"] = did(&events, &turns, &rewrites::of(store, Some(&row.id))?);
+    out["did"] = did(&events, &turns, &rewrites);
     out["guardrails"] = guardrails(&events);
     out["books"] = crate::proxy::turn::guard::books_json(&row.state, &config.ceiling, busy(&events));
     out["rewrites"] = json!(rewrites::told(&events));
@@ -254,6 +258,17 @@ fn briefs(events: &[EventRow]) -> Option<(f64, f64)> {
     (prompts > 0.0).then(|| ((evaluated / prompts).min(1.0), written / all.len() as f64))
 }
 
+/// About the tokens that the client's own history has with its system prompt and tools: what the prompt has, and what rewrites took
+/// out of it. `whole`: those of its messages, for a branch whose rewrites were made before it branched off.
+fn client_tokens(state: &Value, rewrites: &Rewrites, view: &View, whole: impl FnOnce() -> u64) -> u64 {
+    let prompt = number(&state["prompt_tokens"]);
+    if rewrites.count > 0 || view.edits.is_empty() {
+        return rewrites.sent(prompt);
+    }
+    let head = ["system", "tools", "media"].map(|region| number(&state["regions"][region]));
+    head.into_iter().fold(whole(), u64::saturating_add)
+}
+
 /// The history's tokens by who said them: estimates, scaled so that they add up to the count of the whole. What is folded has
 /// no size of its own.
 fn by_role(rows: &[NodeRow], sizes: &[Tokens], history: u64) -> Value {
@@ -276,11 +291,16 @@ fn by_role(rows: &[NodeRow], sizes: &[Tokens], history: u64) -> Value {
 }
 
 /// The messages that are largest in the view.
-fn largest(rows: &[NodeRow], sizes: &[Tokens], view: &View, called: &HashMap<usize, String>) -> Value {
+fn largest(
+    rows: &[NodeRow],
+    (sizes, scale): (&[Tokens], Sizes),
+    view: &View,
+    called: &HashMap<usize, String>,
+) -> Value {
     let mut sorted: Vec<(Tokens, &NodeRow)> = sizes.iter().copied().zip(rows).filter(|(size, _)| *size > 0).collect();
     sorted.sort_by_key(|(size, node)| (std::cmp::Reverse(*size), node.at));
     let named = |(_, node): (Tokens, &NodeRow)| {
-        let mut line = line(node, view);
+        let mut line = line(node, view, scale);
         line["call"] = json!(called.get(&node.at));
         line
     };
@@ -299,7 +319,7 @@ fn tools(rows: &[NodeRow], sizes: &[Tokens], called: &HashMap<usize, String>, st
     let mut by: Vec<_> = by.into_iter().collect();
     by.sort_by_key(|(name, (_, tokens))| (std::cmp::Reverse(*tokens), *name));
     let called = by.iter().map(|(name, (calls, tokens))| json!({"name": name, "calls": calls, "tokens": tokens}));
-    json!({"offered": state["tools_offered"], "tokens": state["regions"]["tools"], "called": called.collect::<Vec<_>>()})
+    json!({"offered": state["tools_offered"], "tokens": state["regions"]["tools"], "of_ours": state["tools_of_ours"], "called": called.collect::<Vec<_>>()})
 }
 
 /// What was spent, by model and role, what cost most first.
@@ -348,7 +368,7 @@ fn did(events: &[EventRow], turns: &[Value], rewrites: &Rewrites) -> Value {
     let missed = events.iter().filter(|e| e.kind == "recall" && e.data["outcome"] != "found").count();
     json!({
         "compactions": rewrites.count, "layers": layers, "freed_tokens": rewrites.freed(),
-        "recalls": of("recall"), "recalls_missed": missed, "requests": turns.len(), "turns": turns.len(),
+        "recalls": of("recall"), "recalls_missed": missed, "recalled_ahead": of("recalled_ahead"), "requests": turns.len(), "turns": turns.len(),
         "warnings": {
             "silent_truncation": of("silent_truncation"), "window_changed": of("window_changed"),
             "count_mismatch": of("count_mismatch"), "ceiling": of("ceiling"), "loop": of("loop"),

@@ -14,6 +14,7 @@ use super::timeline::view_of;
 use crate::admission::Listing;
 use crate::clock::now_ms;
 use crate::conversation::edit::{Edit, View};
+use crate::plan::reason::AskedBy;
 use crate::plan::{self, Because, Facts, Lines, Regions};
 use crate::proxy::state::standing::{Standing, change_standing, standing_of};
 use crate::proxy::state::steer::{Steer, When};
@@ -63,7 +64,7 @@ async fn steer_now(app: &Arc<App>, id: &str, what: &Steer, when: When, dry_run: 
     if !dry_run {
         let batch = Batch { originals, ..Batch::default() };
         let because = vec![why(&ground, &price, what.as_str(), what.because())];
-        let asked = Asked { action: what.as_str(), because, focus: None, started };
+        let asked = Asked { by: AskedBy::User, action: what.as_str(), because, focus: None, started };
         record_view(app, &ground, &price, view, asked, batch).await?;
     }
     Ok(priced(app, &ground, &price, when, dry_run))

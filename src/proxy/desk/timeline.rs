@@ -3,15 +3,14 @@
 
 use std::collections::HashMap;
 
-use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::record::{self, row_of, spoken};
 use super::rewrites::sentence_of;
 use crate::conversation::Tokens;
 use crate::conversation::edit::{Edit, Rule, View};
-use crate::measure::tokens;
 use crate::pinned;
+use crate::proxy::state::sizes::Sizes;
 use crate::proxy::state::standing::standing_of;
 use crate::proxy::{App, Error};
 use crate::store::{ConversationRow, EventFilter, EventRow, NodeRow, Store};
@@ -46,8 +45,9 @@ pub fn timeline(app: &App, id: &str, from: Option<usize>, limit: usize) -> Resul
     let mut rows = app.store.messages_between(&row.id, from.saturating_sub(CALLS_BEFORE), to)?;
     rows.extend(reply.filter(|node| (from..to).contains(&node.at)));
     let called = called(&rows);
+    let sizes = Sizes::of(&row.state);
     let named = |node: &NodeRow| {
-        let mut line = line(node, &view);
+        let mut line = line(node, &view, sizes);
         line["call"] = json!(called.get(&node.at));
         line
     };
@@ -72,7 +72,7 @@ pub fn timeline_message(app: &App, id: &str, at: usize) -> Result<Value, Error> 
         let (id, last) = (&row.id, total.saturating_sub(1));
         return Err(Error::client(404, "not_found", format!("conversation {id} has messages 0 to {last}"), ""));
     };
-    let mut out = line(node, &view);
+    let mut out = line(node, &view, Sizes::of(&row.state));
     out["text"] = json!(spoken(&String::from_utf8_lossy(&node.raw)));
     let edits = view.edits.iter().filter(|edit| stands_at(edit, at) || carries(edit, at, &node.role));
     let rewrites = rewrites_of(&app.store, &row)?;
@@ -124,28 +124,14 @@ fn carries(edit: &Edit, at: usize, role: &str) -> bool {
     matches!(edit, Edit::Fold { from, brief, .. } if *from == at + 1 && role == "user" && !brief.is_empty())
 }
 
-/// Estimated tokens of a message as the client has it.
-pub(in crate::proxy) fn size(raw: &Bytes) -> Tokens {
-    tokens::message(&spoken(&String::from_utf8_lossy(raw)))
+/// About the tokens of a recorded message as the client has it; none of one that cannot be read.
+pub(in crate::proxy) fn size(sizes: Sizes, node: &NodeRow) -> Tokens {
+    openai_chat::message(node.raw.clone()).map_or(0, |message| sizes.message(&message))
 }
 
-/// Estimated tokens of a message in the view.
-pub(in crate::proxy) fn size_in(view: &View, at: usize, raw: &Bytes) -> Tokens {
-    let (mut out, mut behind) = (None, 0);
-    for edit in view.edits.iter().filter(|edit| stands_at(edit, at)) {
-        match edit {
-            Edit::Fold { .. } => return 0,
-            Edit::Recalled { .. } => behind += tokens::edit(edit),
-            Edit::Text { .. } => out = Some(tokens::edit(edit)),
-            Edit::Arguments { call, .. } => {
-                let whole = out.unwrap_or_else(|| size(raw));
-                let message = openai_chat::message(raw.clone()).ok();
-                let before = message.and_then(|m| m.calls.get(*call).map(|c| tokens::estimate(&c.arguments)));
-                out = Some(whole.saturating_sub(before.unwrap_or(0)) + tokens::edit(edit));
-            }
-        }
-    }
-    out.unwrap_or_else(|| size(raw)).saturating_add(behind)
+/// About the tokens of a recorded message as it stands in a view.
+pub(in crate::proxy) fn size_in(sizes: Sizes, view: &View, node: &NodeRow) -> Tokens {
+    sizes.in_view(view, node.at, openai_chat::message(node.raw.clone()).ok().as_ref())
 }
 
 /// What each result answers: the call's name and arguments, by the result's index.
@@ -184,7 +170,7 @@ fn seen(view: &View, at: usize) -> Option<String> {
 }
 
 /// A message in one line.
-pub(in crate::proxy) fn line(node: &NodeRow, view: &View) -> Value {
+pub(in crate::proxy) fn line(node: &NodeRow, view: &View, sizes: Sizes) -> Value {
     let message = openai_chat::message(node.raw.clone()).ok();
     let text = message.as_ref().map(|m| m.text.as_str()).unwrap_or_default();
     let words: String = text.split_whitespace().take(SHOWN).collect::<Vec<_>>().join(" ");
@@ -195,7 +181,8 @@ pub(in crate::proxy) fn line(node: &NodeRow, view: &View) -> Value {
         "at": node.at, "role": node.role, "words": short(&words), "calls": calls, "media": media,
         "tool": message.as_ref().and_then(|m| m.name.clone()),
         "seen": seen(view, node.at),
-        "tokens": size(&node.raw), "view_tokens": size_in(view, node.at, &node.raw),
+        "tokens": message.as_ref().map_or(0, |message| sizes.message(message)),
+        "view_tokens": sizes.in_view(view, node.at, message.as_ref()),
         "became": became(view, node.at, &node.role),
     })
 }
@@ -229,7 +216,7 @@ fn word(rule: Rule) -> &'static str {
 /// Tokens of the brief in force: those that the gauge tells, where it does.
 fn brief_tokens(edit: &Edit, state: &Value) -> u64 {
     let told = state["regions"]["brief"].as_u64().filter(|told| *told > 0);
-    told.unwrap_or_else(|| u64::from(tokens::edit(edit)))
+    told.unwrap_or_else(|| u64::from(Sizes::of(state).edit(edit)))
 }
 
 /// The fold of a view, for a list.
@@ -304,13 +291,13 @@ fn edit_for_people(edit: &Edit, state: &Value, why: Option<String>) -> Value {
     let why = why.unwrap_or(by_rule);
     match edit {
         Edit::Text { rule, text, record, .. } => {
-            json!({"kind": word(*rule), "text": text.as_ref(), "record": record, "why": why, "tokens": tokens::edit(edit)})
+            json!({"kind": word(*rule), "text": text.as_ref(), "record": record, "why": why, "tokens": Sizes::of(state).edit(edit)})
         }
         Edit::Arguments { rule, arguments, record, .. } => json!({
-            "kind": word(*rule), "text": arguments.as_ref(), "record": record, "why": why, "tokens": tokens::edit(edit)
+            "kind": word(*rule), "text": arguments.as_ref(), "record": record, "why": why, "tokens": Sizes::of(state).edit(edit)
         }),
         Edit::Recalled { text, of, .. } => json!({
-            "kind": "recalled", "text": text.as_ref(), "of": of, "why": why, "tokens": tokens::edit(edit)
+            "kind": "recalled", "text": text.as_ref(), "of": of, "why": why, "tokens": Sizes::of(state).edit(edit)
         }),
         Edit::Fold { brief, from, to, .. } => json!({
             "kind": "folded", "text": brief.as_ref(), "from": from, "to": to, "why": why, "tokens": brief_tokens(edit, state)

@@ -21,6 +21,8 @@ pub(in crate::proxy) enum Cache {
     Gone,
     /// The server does not have the model in memory.
     Away,
+    /// The server does not answer.
+    Down,
     /// Other prompts stand in all slots by now. A llama-server may have put it aside in RAM (`--cache-ram`), which it does not tell.
     Replaced,
     /// Other conversations were answered since, and the server does not show what it kept.
@@ -35,13 +37,13 @@ impl Cache {
         match self {
             Cache::Held => "held",
             Cache::Gone | Cache::Away => "gone",
-            Cache::Replaced | Cache::Others | Cache::Untold => "unsure",
+            Cache::Down | Cache::Replaced | Cache::Others | Cache::Untold => "unsure",
         }
     }
 
     /// Whether all of the prompt is taken to be read again.
     pub(super) fn reads_all(self) -> bool {
-        matches!(self, Cache::Gone | Cache::Away | Cache::Replaced)
+        matches!(self, Cache::Gone | Cache::Away | Cache::Down | Cache::Replaced)
     }
 
     /// What follows from it, for people.
@@ -55,6 +57,10 @@ impl Cache {
             Cache::Away => Some(
                 "The server does not have the model in memory: it reads all of the conversation again, with this change or \
                  without it.",
+            ),
+            Cache::Down => Some(
+                "The server does not answer now. If it was stopped, it reads all of the conversation again once it is back, with \
+                 this change or without it.",
             ),
             Cache::Replaced => Some(
                 "The server has worked on another prompt since the last request of this conversation. Unless it keeps older \
@@ -84,9 +90,15 @@ pub(super) async fn cache_of(app: &App, row: &ConversationRow, (upstream, model)
         // It lives and dies with this process.
         return Cache::Gone;
     }
-    let place = upstream.place(model).await;
-    if matches!(place, Place::Away { .. }) {
-        return Cache::Away;
+    // What is fixed from its start on is not asked where it is.
+    let place = match upstream.place(model).await {
+        Place::Fixed if upstream.alive().await.is_err() => Place::Unreached,
+        place => place,
+    };
+    match place {
+        Place::Away { .. } => return Cache::Away,
+        Place::Unreached => return Cache::Down,
+        Place::Fixed | Place::Loaded | Place::Untold => {}
     }
     let others = last.map_or(Ok(0), |last| others_since(&app.store, row, &last));
     if !others.is_ok_and(|others| others == 0) {

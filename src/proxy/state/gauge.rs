@@ -51,6 +51,8 @@ pub(in crate::proxy) struct Gauge {
     pub(in crate::proxy) source: &'static str,
     /// The first counts of its fixed parts, to be kept with the conversation.
     pub(in crate::proxy) counts: BTreeMap<String, Tokens>,
+    /// About what the tools of ours take of the region of tools.
+    pub(in crate::proxy) ours: Tokens,
 }
 
 impl Gauge {
@@ -66,6 +68,7 @@ impl Gauge {
         state["prompt_tokens"] = json!(self.regions.prompt());
         state["prompt_tokens_source"] = json!(self.source);
         state["counts"] = json!(self.counts);
+        state["tools_of_ours"] = json!(self.ours);
         let window = state["window"].as_u64().and_then(|n| Tokens::try_from(n).ok());
         if window.is_some() {
             state["pressure"] = json!(self.pressure(window));

@@ -15,6 +15,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::sent::Sent;
+use super::sizes::Sizes;
+use super::walls::Walls;
 use super::whose::Whose;
 use crate::apply::Written;
 use crate::clock::now_ms;
@@ -396,6 +398,10 @@ pub(in crate::proxy) struct Accounts {
     pub(in crate::proxy) missed: Misses,
     /// Where the conversation stood when it was last folded.
     pub(in crate::proxy) folded: Folded,
+    /// How the sizes of its messages are told.
+    pub(in crate::proxy) sizes: Sizes,
+    /// Where its lines stood for the last request.
+    pub(in crate::proxy) walls: Walls,
     /// Whether the record was asked what was spent before.
     pub(in crate::proxy) loaded: bool,
 }
@@ -428,6 +434,11 @@ pub(in crate::proxy) struct Kept {
     pub(in crate::proxy) missed: Misses,
     /// Where it stood when it was last folded.
     pub(in crate::proxy) folded: Folded,
+    /// How the sizes of its messages are told.
+    #[serde(rename = "size_factor")]
+    pub(in crate::proxy) sizes: Sizes,
+    /// Where its lines stood for the last request.
+    pub(in crate::proxy) walls: Walls,
 }
 
 impl Kept {
@@ -439,6 +450,8 @@ impl Kept {
             books: live.accounts.books,
             missed: live.accounts.missed,
             folded: live.accounts.folded,
+            sizes: live.accounts.sizes,
+            walls: live.accounts.walls.clone(),
         }
     }
 }

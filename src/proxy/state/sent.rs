@@ -52,6 +52,8 @@ pub(in crate::proxy) struct Prefix {
     pub(in crate::proxy) tokens: Tokens,
     /// Tokens of the last prompt behind these.
     pub(in crate::proxy) lost: Tokens,
+    /// Tokens of the new prompt behind these that stand for what the client had sent before: what the server reads again.
+    pub(in crate::proxy) again: Tokens,
     /// Why any were lost.
     pub(in crate::proxy) because: Option<Because>,
 }
@@ -59,7 +61,7 @@ pub(in crate::proxy) struct Prefix {
 impl Prefix {
     /// As fields of an event.
     pub(in crate::proxy) fn json(&self) -> Value {
-        json!({"tokens": self.tokens, "lost": self.lost, "because": self.because.map(Because::as_str)})
+        json!({"tokens": self.tokens, "lost": self.lost, "again": self.again, "because": self.because.map(Because::as_str)})
     }
 }
 
@@ -74,7 +76,11 @@ pub(in crate::proxy) fn compare(last: &Sent, now: &Sent) -> Prefix {
         let broken_at = last.forwarded[same].at.or_else(|| now.forwarded.get(same).and_then(|i| i.at));
         if broken_at.is_some_and(|at| at >= unchanged) { Because::Client } else { Because::Rewrite }
     });
-    Prefix { tokens: sum(&now.forwarded[..same]), lost, because }
+    // What is ours, such as a brief, is written for what the client had sent before.
+    let is_old = |item: &&Item| item.at.is_none_or(|at| at < last.client.len());
+    let old = now.forwarded[same..].iter().filter(is_old).map(|i| i.tokens);
+    let again = because.map_or(0, |_| old.fold(0, Tokens::saturating_add));
+    Prefix { tokens: sum(&now.forwarded[..same]), lost, again, because }
 }
 
 /// Tells bytes from others, in this process alone: every message of a history is marked with each request.
@@ -111,21 +117,22 @@ mod tests {
     fn what_was_lost_and_whose_doing_it_was() {
         let last = sent(&[(0, Some(0)), (1, Some(1)), (2, Some(2)), (3, Some(3))], &[0, 1, 2, 3]);
         let longer = sent(&[(0, Some(0)), (1, Some(1)), (2, Some(2)), (3, Some(3)), (4, Some(4))], &[0, 1, 2, 3, 4]);
-        assert_eq!(compare(&last, &longer), Prefix { tokens: 40, lost: 0, because: None });
+        assert_eq!(compare(&last, &longer), Prefix { tokens: 40, lost: 0, again: 0, because: None });
         // A result was cleared.
         let cleared = sent(&[(0, Some(0)), (1, Some(1)), (9, Some(2)), (3, Some(3)), (4, Some(4))], &[0, 1, 2, 3, 4]);
-        assert_eq!(compare(&last, &cleared), Prefix { tokens: 20, lost: 20, because: Some(Because::Rewrite) });
+        let rewritten = |tokens, lost, again| Prefix { tokens, lost, again, because: Some(Because::Rewrite) };
+        assert_eq!(compare(&last, &cleared), rewritten(20, 20, 20));
         // The client edited message 2.
         let edited = sent(&[(0, Some(0)), (1, Some(1)), (8, Some(2)), (3, Some(3))], &[0, 1, 8, 3]);
-        assert_eq!(compare(&last, &edited), Prefix { tokens: 20, lost: 20, because: Some(Because::Client) });
+        assert_eq!(compare(&last, &edited), Prefix { tokens: 20, lost: 20, again: 20, because: Some(Because::Client) });
         // The client took messages back.
         let shorter = sent(&[(0, Some(0)), (1, Some(1))], &[0, 1]);
-        assert_eq!(compare(&last, &shorter), Prefix { tokens: 20, lost: 20, because: Some(Because::Client) });
+        assert_eq!(compare(&last, &shorter), Prefix { tokens: 20, lost: 20, again: 0, because: Some(Because::Client) });
         // Another system prompt: the head is the client's.
         let system = sent(&[(7, Some(0)), (1, Some(1)), (2, Some(2)), (3, Some(3))], &[7, 1, 2, 3]);
         assert_eq!(compare(&last, &system).because, Some(Because::Client));
         // A fold: the anchor is another, though the client's own message is the same.
         let folded = sent(&[(0, Some(0)), (5, Some(1)), (6, None), (4, Some(4))], &[0, 1, 2, 3, 4]);
-        assert_eq!(compare(&last, &folded), Prefix { tokens: 10, lost: 30, because: Some(Because::Rewrite) });
+        assert_eq!(compare(&last, &folded), rewritten(10, 30, 20));
     }
 }

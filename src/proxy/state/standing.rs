@@ -79,6 +79,9 @@ pub(in crate::proxy) struct Pinned {
     /// The rule that it comes from, where it is one of the project's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::proxy) rule: Option<i64>,
+    /// An agent pinned it, and no person.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(in crate::proxy) by_agent: bool,
 }
 
 /// What can be pinned.

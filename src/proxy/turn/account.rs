@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tracing::{debug, warn};
 
 use super::attempt::fingerprint;
+use super::brief::note_speed;
 use super::place::said;
 use super::prepared::{Made, Prepared, Sending};
 use super::replied::recorded;
@@ -115,6 +116,9 @@ pub(in crate::proxy) fn account(
     app.metrics.spend("main", reported);
     spend(app, &prepared, reported);
     super::parked::learn(app, &upstream, &prepared, reported);
+    if *end == relay::End::Complete {
+        note_speed(app, (&upstream, &prepared.request.model), reported, prepared.sending.phases.sent);
+    }
     if let Some(prefix) = prepared.sending.prefix {
         app.metrics.prefix(prefix.tokens, prefix.because.map(|b| (b.as_str(), prefix.lost)));
     }
@@ -193,7 +197,14 @@ fn figures(
     let reported = &outcome.reported;
     let sent = if outcome.recalled.is_empty() { counted } else { counted.and(reported.prompt) };
     let gauge = gauge::after_reply(&app.measure, prepared, sent);
+    let body = &prepared.request.conversation.body;
+    // What was recalled stands in the prompt and not in the history.
+    let history = gauge.regions.history;
+    let learns = counted.is_some() && outcome.recalled.is_empty();
+    let sizes = app.lives.with(&prepared.id, |l| l.accounts.sizes);
+    let sizes = if learns { sizes.learned(body, &prepared.made.view, history) } else { sizes };
     let kept = app.lives.with(&prepared.id, |l| {
+        l.accounts.sizes = sizes;
         l.accounts.spend.add(reported);
         l.accounts.books.see(now_ms());
         l.replied = said(&reported.text);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use http::HeaderMap;
@@ -23,7 +23,7 @@ use crate::plan::{Action, Cost, Plan, economics};
 use crate::proxy::servers::window_of;
 use crate::proxy::state::live::{Brief, Making};
 use crate::proxy::state::notes::{key, note_event};
-use crate::proxy::traffic::{Asked, Errand, begin_errand, moves_nothing};
+use crate::proxy::traffic::{Asked, Errand, begin_errand, moves_nothing, why_not};
 use crate::proxy::{App, state::headers};
 use crate::store::{Batch, Event};
 use crate::summarizer::{self, Job, Wanted};
@@ -45,12 +45,21 @@ const UNSEEN: Duration = Duration::from_secs(240);
 /// What stands for a message that no brief is made from, so that roles go on to alternate.
 const LEFT_OUT: &str = "[left out here: it stays in view]";
 
+/// The longest that a brief may be foreseen to take, by the speed at which its model writes, for a request to wait for it (seconds). A
+/// slower one is made without a model, and the model writes behind the reply, where the client leaves it the time.
+const FORESEEN: f64 = 45.0;
+
+/// Replies of fewer tokens tell nothing of a model's speed.
+const TELLING: Tokens = 16;
+
 /// How a summarizer did lately. One that writes nothing of use (the smallest models do) is left out for a while, and
 /// longer each time, since asking costs the user minutes.
 #[derive(Debug, Default)]
 pub(in crate::proxy) struct Trial {
     failures: u32,
     skip: u32,
+    /// Tokens that the model writes in a second, in a running mean.
+    writes: Option<f64>,
 }
 
 impl Trial {
@@ -69,6 +78,36 @@ impl Trial {
         self.failures = if useful { 0 } else { (self.failures + 1).min(6) };
         self.skip = if useful { 0 } else { (1 << self.failures) - 1 };
     }
+
+    /// Takes in how fast a reply was written.
+    fn wrote(&mut self, speed: f64) {
+        self.writes = Some(self.writes.map_or(speed, |before| before.midpoint(speed)));
+    }
+
+    /// Seconds that so many tokens take; `None` where no reply told yet.
+    fn foreseen(&self, tokens: Tokens) -> Option<f64> {
+        self.writes.map(|writes| f64::from(tokens) / writes)
+    }
+}
+
+/// Takes in how fast a model wrote a reply that was sent at a moment.
+pub(in crate::proxy) fn note_speed(app: &App, who: (&Upstream, &str), reported: &Reported, sent: Option<Instant>) {
+    if let Some(speed) = speed(reported, sent, Instant::now()) {
+        let name = format!("{}/{}", who.0.name(), who.1);
+        app.turn.summarizers.lock().get_or_insert_mut(name, Default::default).wrote(speed);
+    }
+}
+
+/// Tokens of a reply that were written in a second: from its first word on, or behind what the server says that reading took.
+fn speed(reported: &Reported, sent: Option<Instant>, ended: Instant) -> Option<f64> {
+    let written = reported.completion.filter(|written| *written >= TELLING)?;
+    let first = [reported.thought, reported.spoke].into_iter().flatten().min();
+    let seconds = match (first, reported.prompt_ms) {
+        (Some(first), _) => ended.saturating_duration_since(first).as_secs_f64(),
+        (None, Some(read)) => ended.saturating_duration_since(sent?).as_secs_f64() - read / 1000.0,
+        (None, None) => return None,
+    };
+    (seconds > 0.0).then(|| f64::from(written) / seconds)
 }
 
 /// What is asked of whom.
@@ -150,11 +189,28 @@ pub(in crate::proxy) async fn written(app: &Arc<App>, draft: &Draft<'_>, plan: &
     if ready.as_ref().is_some_and(|brief| covers(app, draft, plan, brief, needed.of.to)) {
         return ready;
     }
+    if let Some(why) = too_slow(app, &needed) {
+        return ready.or_else(|| not_summarized(app, id, &why));
+    }
     let making = make_needed(app, needed);
     let _waiting = making.waited_for();
     // It ends by itself.
     let _ = making.over.clone().wait_for(|over| *over).await;
     brief_at_hand(app, id, chain, body, &draft.old)
+}
+
+/// Why a request does not wait for its brief, where that is foreseen to take long.
+fn too_slow(app: &App, needed: &Needed) -> Option<String> {
+    let who = match &needed.policy.summary_model {
+        SummaryModel::Own => format!("{}/{}", needed.upstream.name(), needed.held.model),
+        SummaryModel::Other { upstream, model } => format!("{upstream}/{model}"),
+        SummaryModel::Embedded => return None,
+    };
+    let seconds = app.turn.summarizers.lock().get(&who)?.foreseen(needed.max_tokens)?;
+    (seconds > FORESEEN).then(|| {
+        let tens = (seconds / 10.0).round() * 10.0;
+        format!("{who} would take about {tens:.0} s to write it, and the client waits")
+    })
 }
 
 /// Whether a brief tells so much of a fold up to `to` that another one is not worth asking for, and of the last fold all.
@@ -231,7 +287,7 @@ pub(in crate::proxy) fn made(app: &App, id: &str, making: &Making) {
 
 /// Asks for a brief that a request needs, and keeps it for that request, or for the next one like it.
 async fn ask_needed(app: &App, needed: Needed) {
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     let Needed { request, old, policy, of: Covered { to, chain, .. }, .. } = &needed;
     let (messages, previous) = folded(request, old, *to);
     // The prefix up to the cut is a prefix of what the server holds, and the tail is not needed for a summary of the
@@ -283,7 +339,7 @@ pub(in crate::proxy) fn brief_at_hand(
 
 /// Asks, and accounts for it. Returns what was written, and of how many messages of the view.
 pub(in crate::proxy) async fn ask_for_brief(app: &App, ask: &Ask<'_>) -> Option<(Arc<str>, usize)> {
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     let key = key(app, ask.upstream, ask.request);
     let count = move |text: &str| app.measure.count(&key, text);
     let Writer { upstream, model, window, options, errand } = match writer(app, ask).await {
@@ -350,9 +406,7 @@ async fn writer<'a>(app: &'a App, ask: &Ask<'a>) -> Result<Writer<'a>, String> {
                 errand = begin_errand(app, other, model, (Asked::Other, &Arc::default())).await;
             }
             if errand.is_none() && !(waits && moves_nothing(app, other, model, Asked::Other).await) {
-                return Err(format!(
-                    "summary_model {upstream}/{model} is not in memory, or would push another one out"
-                ));
+                return Err(format!("summary_model {upstream}/{model} {}", why_not(other).await));
             }
             let window = window_of(app, other, model).await;
             let options = ChatOptions { num_ctx: window.set, ..ChatOptions::default() };
@@ -484,5 +538,32 @@ fn began(edit: &Edit) -> Option<usize> {
     match edit {
         Edit::Fold { from, .. } => Some(*from),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_brief_is_foreseen_by_what_replies_took() {
+        let sent = Instant::now();
+        let after = |seconds: u64| sent + Duration::from_secs(seconds);
+        let streamed = Reported { completion: Some(50), spoke: Some(after(20)), ..Reported::default() };
+        assert_eq!(speed(&streamed, Some(sent), after(30)), Some(5.0), "reading took twenty seconds");
+        let whole = Reported { completion: Some(50), prompt_ms: Some(20_000.0), ..Reported::default() };
+        assert_eq!(speed(&whole, Some(sent), after(30)), Some(5.0));
+        assert_eq!(speed(&Reported { completion: Some(3), ..whole.clone() }, Some(sent), after(30)), None);
+        assert_eq!(
+            speed(&Reported { prompt_ms: None, ..whole }, Some(sent), after(30)),
+            None,
+            "nobody says what reading took"
+        );
+        let mut trial = Trial::default();
+        assert_eq!(trial.foreseen(384), None);
+        trial.wrote(5.0);
+        assert!(trial.foreseen(384).is_some_and(|seconds| seconds > FORESEEN));
+        (0..4).for_each(|_| trial.wrote(40.0));
+        assert!(trial.foreseen(384).is_some_and(|seconds| seconds < FORESEEN));
     }
 }

@@ -25,7 +25,7 @@ use crate::preview::Pointer;
 use crate::proxy::App;
 use crate::proxy::servers::window_of;
 use crate::proxy::state::headers;
-use crate::proxy::traffic::{Asked, moves_nothing};
+use crate::proxy::traffic::{Asked, moves_nothing, why_not};
 use crate::store::{Batch, Event};
 use crate::summarizer::digest::{self, Answer, Job};
 use crate::upstream::{ChatOptions, Upstream};
@@ -102,8 +102,10 @@ pub(in crate::proxy) async fn digests(
     let model = draft.situation.policy.digest_model.clone()?;
     let other = Arc::clone(app.servers.named(&model.upstream)?);
     if !moves_nothing(app, &other, &model.model, Asked::Other).await {
-        let why = "the digest model is not in memory, and would push another one out";
-        draft.warnings.push(format!("{} large results got a preview, not a digest: {why}", large.len()));
+        let why = why_not(&other).await;
+        draft
+            .warnings
+            .push(format!("{} large results got a preview, not a digest: the digest model {why}", large.len()));
         return Some(HashMap::new());
     }
     let who = format!("digest {}/{}", model.upstream, model.model);

@@ -33,6 +33,13 @@ pub(in crate::proxy) fn settle(measure: &Measure, prepared: &mut Prepared, attem
     prepared.made.before = before.settled(kept, before.prompt());
 }
 
+/// About what the tools of ours take in a prepared request.
+fn ours(measure: &Measure, prepared: &Prepared, marks: &Marks) -> Tokens {
+    let at_head = prepared.head.at_head.definitions();
+    let at_head = at_head.map(|definition| measure.text(&prepared.key, prepared.own.as_deref(), definition));
+    at_head.fold(marks.ours.map_or(0, |(_, tokens)| tokens), Tokens::saturating_add)
+}
+
 /// The gauge after a reply: by what the server counted, where it did.
 pub(in crate::proxy) fn after_reply(measure: &Measure, prepared: &Prepared, counted: Option<Tokens>) -> Gauge {
     let marks = marks(measure, prepared);
@@ -40,11 +47,13 @@ pub(in crate::proxy) fn after_reply(measure: &Measure, prepared: &Prepared, coun
     let regions = prepared.made.after.settled(marks.kept(measure), prompt);
     marks.note(measure, &regions);
     let sureness = if counted.is_some() { Sureness::Counted } else { prepared.made.sureness };
-    Gauge { regions, source: sureness.as_str(), counts: measure.firsts.kept(&marks.all()) }
+    let (counts, ours) = (measure.firsts.kept(&marks.all()), ours(measure, prepared, &marks));
+    Gauge { regions, source: sureness.as_str(), counts, ours }
 }
 
 /// The gauge of a request that was not answered yet.
 pub(in crate::proxy) fn planned(measure: &Measure, prepared: &Prepared) -> Gauge {
-    let counts = measure.firsts.kept(&marks(measure, prepared).all());
-    Gauge { regions: prepared.made.after, source: prepared.made.sureness.as_str(), counts }
+    let marks = marks(measure, prepared);
+    let (counts, ours) = (measure.firsts.kept(&marks.all()), ours(measure, prepared, &marks));
+    Gauge { regions: prepared.made.after, source: prepared.made.sureness.as_str(), counts, ours }
 }

@@ -17,6 +17,7 @@ use crate::guard::triggers::{self, Pace};
 use crate::guard::{ceiling, loops, small};
 use crate::proxy::state::live::{Live, Misses, Spend, kept};
 use crate::proxy::state::notes::note_event;
+use crate::proxy::state::sizes::Sizes;
 use crate::proxy::{App, Error};
 use crate::store::Original;
 use crate::wire::openai_chat::Request;
@@ -81,6 +82,8 @@ pub(in crate::proxy) fn remember(app: &App, id: &str) {
             live.accounts.books = kept(&row.state["books"]);
             live.accounts.missed = Misses::from_json(&row.state["missed"]);
             live.accounts.folded = kept(&row.state["folded"]);
+            live.accounts.sizes = Sizes::of(&row.state);
+            live.accounts.walls = kept(&row.state["walls"]);
         });
     }
 }

@@ -72,6 +72,7 @@ pub(in crate::proxy) fn put_rules(
         what: What::Text(rule.text.as_str().into()),
         created_ms: now_ms(),
         rule: Some(rule.id),
+        by_agent: false,
     };
     let pins: Vec<Pinned> = kept.iter().enumerate().map(pin).collect();
     let ruled_for = Some(scope.clone());

@@ -29,6 +29,7 @@ use crate::proxy::state::gauge::{Gauge, Parts, regions};
 use crate::proxy::state::headers;
 use crate::proxy::state::live::Kept;
 use crate::proxy::state::scope::Scope;
+use crate::proxy::state::walls::Walls;
 use crate::proxy::{App, Error};
 use crate::store::{self, About, Batch, ConversationUpdate, Event, Node};
 use crate::upstream::Upstream;
@@ -119,6 +120,13 @@ pub(in crate::proxy) fn note_fold(app: &App, prepared: &Prepared) {
     });
 }
 
+/// Notes where the lines stand for a request.
+fn note_walls(app: &App, prepared: &Prepared) {
+    let Some(window) = prepared.window.tokens else { return };
+    let now = Walls::of(window, &prepared.made.lines, &prepared.made.after);
+    app.lives.with(&prepared.id, |live| live.accounts.walls = now.after(&live.accounts.walls));
+}
+
 /// What a request adds to the record: the messages after the first `depth`, and what its view takes out of the prompt.
 fn batch(app: &App, upstream: &Upstream, prepared: &Prepared, tip: Digest, depth: usize) -> Batch {
     let now_ms = now_ms();
@@ -193,6 +201,7 @@ fn update(app: &App, upstream: &Upstream, prepared: &Prepared, tip: Digest, now_
     let forked = prepared.history.located.as_ref().filter(|l| l.conversation != prepared.id);
     remember(app, &prepared.id);
     note_fold(app, prepared);
+    note_walls(app, prepared);
     let kept = app.lives.with(&prepared.id, |l| Kept::of(l));
     let gauge = gauge::planned(&app.measure, prepared);
     let parent = forked.map(|l| (l.conversation.clone(), l.depth));
@@ -301,6 +310,8 @@ struct Prompt<'a> {
     pressure: f64,
     regions: Parts,
     counts: &'a BTreeMap<String, Tokens>,
+    /// About what the tools of ours take of the region of tools.
+    tools_of_ours: Tokens,
     lines: Drawn,
 }
 
@@ -350,6 +361,7 @@ fn state(prepared: &Prepared, kept: &Kept, gauge: &Gauge) -> String {
         pressure: gauge.pressure(prepared.window.tokens),
         regions: Parts::of(&gauge.regions),
         counts: &gauge.counts,
+        tools_of_ours: gauge.ours,
         lines: Drawn { limit, clear_at, clear_to, summarize_at, summarize_to, fold_at, evict_over },
     };
     let rules = Rules {

@@ -3,7 +3,7 @@
 import { html, render, useEffect, useRef, useState } from "./lib.js";
 import { follow, get, heard, listen, logout, look, onKeyNeeded } from "./api.js";
 import { useData, Dialog, open, close, onDialog } from "./use.js";
-import { count } from "./format.js";
+import { count, model } from "./format.js";
 import { Overview } from "./overview.js";
 import { Requests } from "./requests.js";
 import { Conversation } from "./conversation.js";
@@ -57,7 +57,7 @@ function Server({ servers, error }) {
     : error ? "windowsill does not answer"
     : !models.length ? "no inference server was found"
     : !up.length ? `${models[0].upstream} does not answer`
-    : `${[first.kind ?? first.upstream, first.model, first.window ? `${count(first.window)} ${first.loaded ? "loaded" : "tokens"}` : null].filter(Boolean).join(" · ")}${up.length > 1 ? ` · ${up.length - 1} more` : ""}`;
+    : `${[first.kind ?? first.upstream, model(first.model), first.window ? `${count(first.window)} ${first.loaded ? "loaded" : "tokens"}` : null].filter(Boolean).join(" · ")}${up.length > 1 ? ` · ${up.length - 1} more` : ""}`;
   return html`<span class=${`server ${down ? "down" : servers ? "up" : ""} ${heard.live ? "live" : ""}`} id="status" role="status">${words}${servers && !heard.live ? " · not live, connecting again …" : ""}</span>`;
 }
 

@@ -4,7 +4,7 @@
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./lib.js";
 import { talk } from "./api.js";
 import { Button } from "./use.js";
-import { count } from "./format.js";
+import { count, model as shortened } from "./format.js";
 import { Markdown } from "./markdown.js";
 
 const KEY = "windowsill-chat";
@@ -82,7 +82,7 @@ export function Chat({ servers }) {
   const key = (e) => { if (e.key === "Enter" && !e.shiftKey && !e.isComposing) send(e); };
   const from = Math.max(0, talked.messages.length - SHOWN);
   return html`<section class="card chat"><div class="title"><h1>${talked.messages.length ? "Chat" : "New chat"}</h1>
-      <label class="soft">Model <select value=${model} onchange=${(e) => update({ ...talked, model: e.target.value })}>${[...new Set([model, ...models.map((m) => m.model)])].filter(Boolean).map((name) => html`<option key=${name} value=${name}>${name}</option>`)}</select></label>
+      <label class="soft">Model <select value=${model} onchange=${(e) => update({ ...talked, model: e.target.value })}>${[...new Set([model, ...models.map((m) => m.model)])].filter(Boolean).map((name) => html`<option key=${name} value=${name}>${shortened(name)}</option>`)}</select></label>
       <div class="actions">${talked.messages.length > 0 && html`<${Button} onclick=${() => { update({ ...empty, model }); say(null); }}>New chat<//>`}</div></div>
     ${talked.notes.length > 0 && html`<p class="why" id="notes">${talked.notes.join(" · ")}</p>`}
     <div class="talk" id="talk" ref=${list} tabindex="0" role="log" aria-label="The conversation">

@@ -3,7 +3,7 @@
 import { html, useEffect, useMemo, useRef, useState } from "./lib.js";
 import { of, listen, post, text } from "./api.js";
 import { useData, Ago, Card, Copy, Scroll, Wrong, open, save } from "./use.js";
-import { count, grouped, percent, plural, program, cut } from "./format.js";
+import { count, grouped, percent, plural, program, cut, model } from "./format.js";
 import { Strip, about } from "./strip.js";
 import { Chart } from "./chart.js";
 import { Fitting, History, Rows, spoken } from "./history.js";
@@ -32,15 +32,16 @@ function Meter({ seen }) {
     <span class="right">${[cached, soon, fold].filter(Boolean).join(" · ")}</span></div>`;
 }
 
-// Why nothing is rewritten though a line was passed.
-const Waits = ({ seen }) => seen.state.waits?.length > 0 && html`<ul class="plain waits" id="waits">${seen.state.waits.map((why) => html`<li key=${why} class="why">${why}</li>`)}</ul>`;
+// Why nothing is rewritten though a line was passed, and why the lines are not where they were.
+const reasons = (state) => [...(state.waits ?? []), state.walls?.moved].filter(Boolean);
+const Waits = ({ seen }) => reasons(seen.state).length > 0 && html`<ul class="plain waits" id="waits">${reasons(seen.state).map((why) => html`<li key=${why} class="why">${why}</li>`)}</ul>`;
 
 // Which messages fill the window, the largest first, each with what can be done about it.
 function Largest({ seen, show, changed }) {
   const all = seen.largest ?? [];
   if (!all.length) return null;
   const name = (m) => spoken(m.call ?? m.calls?.[0] ?? "") || m.words || "";
-  return html`<${Card} title="Largest messages" small="as the model sees them" id="largest"><ul class="plain">${all.map((m) => html`<li key=${m.at}>
+  return html`<${Card} title="Largest messages" small="as the model sees them; tokens are estimates" id="largest"><ul class="plain">${all.map((m) => html`<li key=${m.at}>
     <button type="button" class="link" onclick=${() => show(m.at)}><span class="num">${count(m.view_tokens)}</span> <span class="soft">${m.at} · ${WHO[m.role] ?? m.role}</span> ${cut(name(m), 90)}</button>
     <${ListSteps} id=${seen.id} message=${m} changed=${changed} /></li>`)}</ul><//>`;
 }
@@ -50,10 +51,10 @@ const SPARE = 3;
 const LISTED = 'tools = "auto"';
 function Tools({ seen, filter, wanted, changed }) {
   const [problem, say] = useState(null);
-  const { offered, tokens, called } = seen.tools ?? {};
+  const { offered, tokens, of_ours: ours, called } = seen.tools ?? {};
   if (!offered && !called?.length) return null;
   const window = seen.state.window;
-  const parts = [offered > 0 && plural(offered, "tool"), tokens > 0 && `${about(seen.state)}${count(tokens)} tokens`, `${count(called.length)} ever called`].filter(Boolean);
+  const parts = [offered > 0 && plural(offered, "tool"), tokens > 0 && `${about(seen.state)}${count(tokens)} tokens${ours > 0 ? ` (about ${count(ours)} of them for windowsill's own)` : ""}`, `${count(called.length)} ever called`].filter(Boolean);
   const spare = offered - called.length >= SPARE && tokens > 0;
   const set = (listing) => async () => {
     try { await post(of(seen.id, "/tools"), { listing }); await changed(); say(null); } catch (e) { say(e); }
@@ -69,7 +70,7 @@ function Tools({ seen, filter, wanted, changed }) {
 function Spent({ seen }) {
   const cell = (n) => html`<td class="num">${count(n)}</td>`;
   return html`<${Card} title="Spent"><${Scroll} label="Spent"><table><thead><tr><th scope="col">Model</th>${["In", "Cached", "Evaluated"].map((name) => html`<th key=${name} class="num" scope="col">${name}</th>`)}</tr></thead>
-    <tbody>${seen.models.map((m) => html`<tr key=${`${m.model} ${m.role}`}><td>${m.model}, ${ROLES[m.role] ?? m.role}</td>${cell(m.prompt_tokens)}${cell(m.cached_tokens)}${cell(m.evaluated_tokens)}</tr>`)}</tbody></table><//><//>`;
+    <tbody>${seen.models.map((m) => html`<tr key=${`${m.model} ${m.role}`}><td title=${m.model}>${model(m.model)}, ${ROLES[m.role] ?? m.role}</td>${cell(m.prompt_tokens)}${cell(m.cached_tokens)}${cell(m.evaluated_tokens)}</tr>`)}</tbody></table><//><//>`;
 }
 
 // Requests that failed lately, the newest first.
@@ -181,7 +182,7 @@ export function Conversation({ id, goto, title }) {
     ${insightError && !seen && html`<section class="card"><${Wrong} error=${insightError} /></section>`}
     ${!seen && !insightError && html`<p class="soft">adding up …</p>`}
     ${seen && html`<div class="title"><h1>${seen.title || seen.id}</h1><${Actions} seen=${both} changed=${changed} sent=${() => open(html`<${Sides} id=${seen.id} model=${seen.model} />`)} /></div>
-      <p class="sub">${[program(seen.state), seen.model, plural(seen.messages, "message")].filter(Boolean).join(" · ")} · begun <${Ago} ms=${seen.created_ms} />${seen.requests.length > 0 && html` · last request <${Ago} ms=${seen.last_request_ms} />`}
+      <p class="sub">${[program(seen.state), model(seen.model), plural(seen.messages, "message")].filter(Boolean).join(" · ")} · begun <${Ago} ms=${seen.created_ms} />${seen.requests.length > 0 && html` · last request <${Ago} ms=${seen.last_request_ms} />`}
         ${seen.state.task && ` · task ${seen.state.task}`}${seen.parent && html` · branched off <a href=${`#/c/${encodeURIComponent(seen.parent.conversation)}`}>${seen.parent.conversation}</a>`} · <code>${seen.id}</code> <${Copy} text=${seen.id} /> <${House} seen=${seen} changed=${changed} /></p>
       <${Failed} id=${seen.id} /><section class="card gauge"><${Meter} seen=${seen} /><${Strip} seen=${seen} /><${Waits} seen=${seen} /></section>`}
     <div class="grid"><section class="card"><h2>History</h2><${Search} id=${id} show=${show} /><${Filters} begun=${begun} tools=${(seen?.tools?.called ?? []).map((tool) => tool.name)} change=${sift} found=${fitting?.told} /><div class="heads" aria-hidden="true"><span>What the client has${seen ? ` · about ${count(seen.client_tokens)} tokens` : ""}</span><span>What the model sees${seen ? ` · ${about(seen.state)}${count(seen.state.prompt_tokens)} tokens` : ""}</span></div>

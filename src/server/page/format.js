@@ -9,6 +9,15 @@ export const bytes = (n) => (typeof n !== "number" ? "–" : n >= 1 << 30 ? `${(
 // A time that something took or takes, in seconds.
 export const seconds = (s) => (typeof s !== "number" ? "not measured yet" : s < 10 ? `${s.toFixed(1)} s` : s < 90 ? `${Math.round(s)} s` : s < 5400 ? `${Math.round(s / 60)} min` : `${(s / 3600).toFixed(1)} h`);
 
+// A model that is a path is told by its file, and a long name is cut in the middle: it begins with the family and ends with the
+// quantization.
+export function model(name, most = 40) {
+  const text = name ?? "";
+  const file = /\.gguf$|^[/.~]/.test(text) ? text.split(/[/\\]/).at(-1) : text;
+  const end = Math.floor((most - 1) / 2);
+  return file.length <= most ? file : `${file.slice(0, most - 1 - end)}…${file.slice(-end)}`;
+}
+
 // What was done to a prompt, in the words of docs/glossary.md.
 const DONE = { evict: "preview", summarize: "fold", truncate: "cut", emergency: "after a refusal" };
 export const rewritten = (action) => (action ?? "none").split(",").filter((one) => one !== "none").map((one) => DONE[one] ?? one).join(", ");

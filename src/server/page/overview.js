@@ -3,7 +3,7 @@
 import { html, useState } from "./lib.js";
 import { post } from "./api.js";
 import { useData, useFocusKept, Ago, Card, Copy, Scroll, Wrong } from "./use.js";
-import { count, percent, phase, plural, program, bytes, seconds } from "./format.js";
+import { count, percent, phase, plural, program, bytes, model, seconds } from "./format.js";
 import { Thin } from "./strip.js";
 
 const MINUTE = 60 * 1000;
@@ -26,7 +26,7 @@ function Saved({ busy }) {
   const [report, error] = useData(`/windowsill/report?since=${since}`, { wants: busy });
   return html`<div class="title"><h1>Overview</h1><label class="actions soft">What was saved, <select aria-label="Of which time" value=${span} onchange=${pick}>${SPANS.map(([name], n) => html`<option key=${n} value=${n}>${name}</option>`)}</select></label></div>
     <div class="three" id="saved">${error && !report ? html`<${Wrong} error=${error} />` : html`
-      <${Figure} value=${count(report?.kept_out_tokens)}>tokens that ${plural(report?.rewrites ?? 0, "rewrite")} took out of prompts; ${count(report?.read_back_tokens)} were read back<//>
+      <${Figure} value=${count(report?.kept_out_tokens)}>tokens that ${plural(report?.rewrites ?? 0, "rewrite")} took out of prompts; the model read ${count(report?.read_back_tokens)} back, and about ${count(report?.recalled_ahead_tokens)} came back by themselves<//>
       <${Figure} value=${count(report?.cached_tokens)}>tokens that came from the servers' caches${report?.prompt_tokens ? `: ${percent(report.cached_tokens / report.prompt_tokens)} of all prompts` : ""}<//>
       <${Figure} value=${report?.not_waited_seconds > 0 ? seconds(report.not_waited_seconds) : "–"}>of reading saved by the caches, at the servers' measured speed<//>`}</div>`;
 }
@@ -53,7 +53,7 @@ function Switch({ m, changed }) {
 
 const Model = ({ m, changed }) => (m.error
   ? html`<tr><td>${m.upstream}</td><td colspan="6" class="wrong">${m.error}</td></tr>`
-  : html`<tr><td>${m.model}</td><td>${m.upstream}${m.kind && m.kind !== m.upstream ? ` · ${m.kind}` : ""}</td><td class="num">${count(m.window)}</td>
+  : html`<tr><td title=${m.model}>${model(m.model)}</td><td>${m.upstream}${m.kind && m.kind !== m.upstream ? ` · ${m.kind}` : ""}</td><td class="num">${count(m.window)}</td>
       <td class="num">${count(m.affordable?.num_ctx)}</td><td class="num">${count(m.trained)}</td><td class="optional">${memory(m)}</td>
       <td><span class=${m.loaded ? "green" : "soft"}>${m.loaded ? "loaded" : "not loaded"}</span><${Switch} m=${m} changed=${changed} /></td></tr>`);
 
@@ -92,7 +92,7 @@ function Line({ row, failed }) {
   return html`<tr class=${wrong ? "failed" : ""}>
     <td>${live && html`<span class="lately" title="had a request in the last ten minutes">● </span>`}${row.starred && html`<span class="star" title="starred">★ </span>`}<a href=${`#/c/${encodeURIComponent(row.id)}`}>${row.title || row.id}</a>
       <span class="soft under">${[program(row.state), row.parent && `branched off ${row.parent.conversation}`, row.helper && "a client's helper"].filter(Boolean).join(" · ")}${wrong && html`<b class="red"> failed: ${wrong.data.status}${wrong.data.code ? `, ${wrong.data.code}` : ""}</b>`}</span></td>
-    <td class="optional">${row.model}</td><td><${Thin} state=${row.state} /></td>
+    <td class="optional" title=${row.model}>${model(row.model, 28)}</td><td><${Thin} state=${row.state} /></td>
     <td class="num">${row.severity ? html`<span class=${row.severity}>${percent(pressure)}</span>` : "–"}</td>
     <td class="num optional">${cached}</td><td class="num optional">${count(row.messages)}</td>
     <td class="num optional">${row.rewrites > 0 ? count(row.rewrites) : "–"}</td><td>${row.under_way ? html`<span class="green">under way, <${Ago} ms=${row.under_way.since_ms} /></span><span class="soft under">${phase(row.under_way.phase)}</span>` : html`<${Ago} ms=${row.last_request_ms} />`}</td></tr>`;

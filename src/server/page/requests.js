@@ -4,7 +4,7 @@ import { html, useMemo, useState, useEffect } from "./lib.js";
 import { useData, useFocusKept, Ago, Card, Scroll, Wrong, open } from "./use.js";
 import { Sides } from "./sides.js";
 import { get, listen } from "./api.js";
-import { PHASES, count, percent, phase, plural, program, seconds, clock, rewritten } from "./format.js";
+import { PHASES, count, model, percent, phase, plural, program, seconds, clock, rewritten } from "./format.js";
 
 const KEPT = 300;
 const KINDS = ["model_usage", "request_failed"];
@@ -72,7 +72,7 @@ function Line({ event, row, opened, toggle }) {
     <td class="optional">${program(row?.state) ?? ""}</td>
     <td>${event.conversation ? html`<a href=${`#/c/${encodeURIComponent(event.conversation)}`}>${row?.title ?? event.conversation}</a>` : html`<span class="soft">–</span>`}${role && html`<span class="soft"> · ${role}</span>`}
       ${failed && html`<span class="under red">${d.reason ?? d.code ?? ""}</span>`}</td>
-    <td class="optional">${d.model ?? ""}</td><td class="num">${tokens}</td>
+    <td class="optional" title=${d.model ?? ""}>${model(d.model, 28)}</td><td class="num">${tokens}</td>
     <td class="optional">${rewritten(d.action)}</td>
     <td class="num">${failed ? "–" : html`<button type="button" class="link" aria-expanded=${opened ? "true" : "false"} onclick=${toggle}><${Time} data=${d} /> ${seconds(d.milliseconds / 1000)}</button>`}</td></tr>
     ${opened && html`<${Detail} key=${`d${event.id}`} event=${event} columns=${COLUMNS} />`}`;
@@ -81,7 +81,7 @@ function Line({ event, row, opened, toggle }) {
 // A request that waits for its reply.
 const Running = ({ row }) => html`<tr class="running"><td class="num">${clock(row.under_way.since_ms)}</td><td><b class="green">under way</b>${row.under_way.phase && html`<span class="soft under">${phase(row.under_way.phase)}</span>`}</td><td class="optional">${program(row.state) ?? ""}</td>
   <td><a href=${`#/c/${encodeURIComponent(row.id)}`}>${row.title ?? row.id}</a>${row.under_way.requests > 1 && html`<span class="soft"> · ${count(row.under_way.requests)} of them</span>`}</td>
-  <td class="optional">${row.model ?? ""}</td><td class="num"><span class="soft">about ${count(row.state?.prompt_tokens)}</span></td><td class="optional"></td><td class="num"><${Ago} ms=${row.under_way.since_ms} /></td></tr>`;
+  <td class="optional" title=${row.model ?? ""}>${model(row.model, 28)}</td><td class="num"><span class="soft">about ${count(row.state?.prompt_tokens)}</span></td><td class="optional"></td><td class="num"><${Ago} ms=${row.under_way.since_ms} /></td></tr>`;
 
 const percentile = (sorted, p) => sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * p))];
 

@@ -148,14 +148,14 @@ export function Pinned({ id, pins, error, changed }) {
     verb: "Unpin", changed, send: remove, explain: "It no longer holds through folds. Where it was said, it stays.",
   });
   const line = (pin, n) => html`<li key=${pin.pin ?? `r${n}`}><span class="pin" tabindex="0">${pin.text || `message ${pin.message}`}</span>
-    <span class="soft">${[pin.message === null ? null : `said in message ${pin.message}`, `${count(pin.tokens)} tokens`, STANDS[pin.stands], pin.match && `by the pattern ${pin.match}`, pin.rule && `rule ${pin.rule} of this project`].filter(Boolean).join(" · ")}</span>
+    <span class="soft">${[pin.message === null ? null : `said in message ${pin.message}`, `about ${count(pin.tokens)} tokens`, STANDS[pin.stands], pin.match && `by the pattern ${pin.match}`, pin.rule && `rule ${pin.rule} of this project`].filter(Boolean).join(" · ")}</span>
     ${pin.pin !== null && html`<div class="buttons"><${Button} onclick=${() => unpin(pin)}>Unpin…<//></div>`}</li>`;
   const waiting = pins.waiting.map((wish) => Object.entries(wish)[0]);
   const doing = (what) => async () => {
     work(true);
     try { await what(); await changed(); } finally { work(false); }
   };
-  return html`<${Card} id="pins" title="Pinned" small=${pins.tokens ? `${count(pins.tokens)} of at most ${count(pins.most)} tokens` : "holds through every fold"}>
+  return html`<${Card} id="pins" title="Pinned" small=${pins.tokens ? `about ${count(pins.tokens)} of at most ${count(pins.most)} tokens` : "holds through every fold"}>
     ${pins.pins.length ? html`<ul class="plain">${pins.pins.map(line)}</ul>` : html`<p class="why">Nothing. Pin a message from the history, or a rule of your own.</p>`}
     ${waiting.length > 0 && html`<h2>Waits for the next rewrite</h2><ul class="plain" id="waiting">${waiting.map(([kind, what]) => html`<li key=${`${kind} ${what}`}>${WISHES[kind] ?? kind}${typeof what === "number" ? ` · message ${what}` : ""}</li>`)}</ul>`}
     ${pins.paused && html`<p class="wrong">Nothing is rewritten: what no longer fits is refused.</p>`}

@@ -74,6 +74,10 @@ fn it_pins_builds_and_says_that_its_task_is_done_over_both() {
         assert_eq!(get(&format!("{base}/pins"))["pins"], json!([]));
         let pinned = way.structured("pin", &json!({"conversation": id, "text": RULE}));
         assert_eq!(pinned["pin"], 1, "{pinned}");
+        // It was an agent, and no person.
+        assert_eq!(get(&format!("{base}/pins"))["pins"][0]["by"], "agent");
+        let events = get(&format!("/windowsill/events?conversation={id}&kind=context_compaction&last=1"));
+        assert_eq!(events["events"][0]["data"]["asked_by"], "agent", "{events}");
         assert_eq!(way.structured("pins", &json!({"conversation": id})), get(&format!("{base}/pins")));
         request(served.address, "POST", "/v1/chat/completions", &[], &sent.body()).ok();
         let forwarded: String = fake.last().messages().iter().map(text).collect();

@@ -253,6 +253,9 @@ pub(crate) fn check(conversation: &Conversation, facts: &Facts, policy: &Policy)
         let Pass { plan, tokens, .. } = &pass;
         format!("{tokens} tokens pass the limit {}, planned {}", plan.lines.limit, plan.after.prompt())
     })?;
+    let waits = |rule: &str| pass.plan.waits.iter().any(|waiting| waiting.rule == rule);
+    let both = pass.plan.because.iter().find(|because| waits(because.rule));
+    ensure(both.is_none(), || format!("it acted, and waits: {both:?}"))?;
     well_formed(&pass.out)?;
     order(conversation, &pass)?;
     bytes(conversation, &pass, policy)?;

@@ -284,7 +284,10 @@ pub fn plan(conversation: &Conversation, facts: &Facts, policy: &Policy) -> Plan
         }
     }
     let total = sheet.total();
-    sheet.decided.waits.retain(|waiting| total > waiting.line);
+    // A rule is asked twice. One that acted waits for nothing.
+    let decided = &mut sheet.decided;
+    let acted = |rule: &str| decided.because.iter().any(|because| because.rule == rule);
+    decided.waits.retain(|waiting| total > waiting.line && !acted(waiting.rule));
     let asks = sheet.marks.request.is_none_or(|at| !sheet.folded(at));
     Plan {
         before,

@@ -40,20 +40,23 @@ pub enum AskedBy {
     User,
     /// The program that has the conversation, by its own API.
     Client,
+    /// An agent, over the Model Context Protocol.
+    Agent,
 }
 
 impl AskedBy {
     /// As it stands in an event.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             AskedBy::User => "user",
             AskedBy::Client => "client",
+            AskedBy::Agent => "agent",
         }
     }
 
     /// What [`AskedBy::as_str`] says.
     pub fn read(told: &str) -> Option<AskedBy> {
-        [AskedBy::User, AskedBy::Client].into_iter().find(|by| by.as_str() == told)
+        [AskedBy::User, AskedBy::Client, AskedBy::Agent].into_iter().find(|by| by.as_str() == told)
     }
 }
 
@@ -174,6 +177,7 @@ fn why(rewrite: &Rewrite<'_>, facts: &[Fact<'_>]) -> Option<String> {
     match rewrite.asked_by {
         Some(AskedBy::User) => return Some("as you asked".into()),
         Some(AskedBy::Client) => return Some("because the client asked for it".into()),
+        Some(AskedBy::Agent) => return Some("as the agent asked".into()),
         None => {}
     }
     let begins = |with: &str| rewrite.because.iter().find(|why| why.starts_with(with));
@@ -273,6 +277,8 @@ mod tests {
             told("summarize", &[of_client], |r| (r.asked_by, r.window) = (Some(AskedBy::Client), Some(4_096))),
             "Folded 13 messages, because the client asked for it: 3,562 → 1,204 tokens."
         );
+        let by_agent = told("pin", &[], |r| r.asked_by = AskedBy::read("agent"));
+        assert_eq!(by_agent, "Pinned what is to stay, as the agent asked: 3,562 → 1,204 tokens.");
         assert_eq!(
             told("undo", &[], |r| r.asked_by = Some(AskedBy::User)),
             "Took the last rewrite back, as you asked: 3,562 → 1,204 tokens."

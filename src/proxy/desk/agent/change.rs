@@ -4,11 +4,15 @@
 use serde_json::{Value, json};
 
 use super::{Agent, Arguments, Running, WHICH, say};
+use crate::plan::reason::AskedBy;
 use crate::proxy::Record;
 use crate::proxy::desk::checkpoint::checkpoint;
 use crate::proxy::desk::pins::{self, Pinning, Unpinned};
 use crate::proxy::desk::running::steer_running;
 use crate::proxy::state::steer::When;
+
+/// Who asks, as the running proxy is told.
+const AGENT: &str = AskedBy::Agent.as_str();
 
 /// What is asked for.
 enum Change {
@@ -51,12 +55,18 @@ impl Change {
                     Pinning::Text(text) => ("text", json!(text)),
                     Pinning::Message(at) => ("message", json!(at)),
                 };
-                (http::Method::POST, "pins".into(), Some(json!({key: what, "when": when, "dry_run": dry_run})))
+                (
+                    http::Method::POST,
+                    "pins".into(),
+                    Some(json!({key: what, "when": when, "dry_run": dry_run, "by": AGENT})),
+                )
             }
-            Change::Unpin(number, when, dry_run) => {
-                (http::Method::DELETE, format!("pins/{number}"), Some(json!({"when": when, "dry_run": dry_run})))
-            }
-            Change::Done(note) => (http::Method::POST, "checkpoint".into(), Some(json!({"note": note}))),
+            Change::Unpin(number, when, dry_run) => (
+                http::Method::DELETE,
+                format!("pins/{number}"),
+                Some(json!({"when": when, "dry_run": dry_run, "by": AGENT})),
+            ),
+            Change::Done(note) => (http::Method::POST, "checkpoint".into(), Some(json!({"note": note, "by": AGENT}))),
         }
     }
 }
@@ -75,9 +85,11 @@ impl Agent {
             }
             Running::Here(app) => match change {
                 Change::Pins => pins::pins(app, &id).await,
-                Change::Pin(what, when, dry_run) => pins::pin(app, &id, what, when, dry_run).await,
-                Change::Unpin(number, when, dry_run) => pins::unpin(app, &id, Unpinned(number), when, dry_run).await,
-                Change::Done(note) => checkpoint(app, &id, &note).await,
+                Change::Pin(what, when, dry_run) => pins::pin(app, &id, what, (when, dry_run), AskedBy::Agent).await,
+                Change::Unpin(number, when, dry_run) => {
+                    pins::unpin(app, &id, Unpinned(number), (when, dry_run), AskedBy::Agent).await
+                }
+                Change::Done(note) => checkpoint(app, &id, &note, AskedBy::Agent).await,
             },
         };
         told.map(|told| format!("{told:#}")).map_err(say)

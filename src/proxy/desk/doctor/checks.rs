@@ -16,6 +16,7 @@ use crate::measure::hardware::room::size;
 use crate::measure::hardware::{GpuMemory, Hardware};
 use crate::measure::own::Counters;
 use crate::plan::{self, Facts, Lines, Strategy};
+use crate::proxy::turn::recall::files::usable;
 use crate::proxy::{grouped, running_models};
 use crate::upstream::{Kind, KindHint, Loaded, ModelInfo, SMALLEST_DEFAULT_WINDOW, Upstream, client};
 
@@ -318,6 +319,16 @@ pub(super) fn data_dir(folder: &Path, findings: &mut Vec<Finding>) {
             message,
             "another folder with `data_dir` or --data-dir, or its owner's rights",
         ));
+    }
+}
+
+/// The folder of the memory that models have, where they have one.
+pub(super) fn memory(config: &Config, findings: &mut Vec<Finding>) {
+    let Some(folder) = &config.memory else { return };
+    if let Err(e) = usable(folder) {
+        let message = format!("the folder of [memory] {} cannot be written: {e}", folder.display());
+        let fix = "name another folder with `dir` in [memory], or leave `dir` out: windowsill does not start with it";
+        findings.push(Finding::new(Severity::Broken, message, fix));
     }
 }
 

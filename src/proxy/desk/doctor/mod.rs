@@ -110,9 +110,10 @@ pub async fn doctor(config: &Config, problems: &[Problem]) -> Diagnosis {
     let hardware = machine.hardware();
     checks::hardware(&hardware, &mut findings);
     checks::data_dir(&config.data_dir, &mut findings);
+    checks::memory(config, &mut findings);
     checks::listen(config, &mut findings).await;
     checks::pages(config, &mut findings);
-    findings.sort_by_key(|finding| finding.severity as u8);
+    let findings = in_order(findings);
     let config = json!({
         "file": config.file.as_ref().map(|file| file.display().to_string()), "usable": problems.is_empty(),
         "data_dir": config.data_dir.display().to_string(), "listen": config.listen.to_string(),
@@ -121,6 +122,18 @@ pub async fn doctor(config: &Config, problems: &[Problem]) -> Diagnosis {
         "profiles": config.profiles.len(),
     });
     Diagnosis { servers, hardware, config, findings }
+}
+
+/// The worst first, and each once: two servers of one model have the same trouble with it.
+fn in_order(mut findings: Vec<Finding>) -> Vec<Finding> {
+    findings.sort_by_key(|finding| finding.severity as u8);
+    let mut told: Vec<Finding> = Vec::with_capacity(findings.len());
+    for finding in findings {
+        if !told.contains(&finding) {
+            told.push(finding);
+        }
+    }
+    told
 }
 
 async fn look(machine: &Machine, counters: &Counters, upstream: &Arc<Upstream>) -> Server {
@@ -201,4 +214,16 @@ fn hardware_json(hardware: &Hardware) -> Value {
 /// The window a model has now or would be given, where that is known for sure.
 fn loaded_window(loaded: Option<&Loaded>) -> Option<u32> {
     loaded.filter(|loaded| !loaded.provisional).and_then(|loaded| loaded.window)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_two_servers_share_is_told_once() {
+        let finding = |severity, message: &str| Finding::new(severity, message, "mend it");
+        let (small, down) = (finding(Severity::Note, "m is small"), finding(Severity::Broken, "b is down"));
+        assert_eq!(in_order(vec![small.clone(), small.clone(), down.clone()]), [down, small]);
+    }
 }

@@ -60,6 +60,19 @@ fn run(root: &Path, command: &Command) -> Result<String, String> {
     }
 }
 
+/// Whether the folder of a memory can be written, or made where it is not there yet: a model that is offered a memory which is
+/// none would only meet errors. Leaves nothing behind.
+///
+/// # Errors
+/// Why it cannot be used.
+pub(in crate::proxy) fn usable(root: &Path) -> io::Result<()> {
+    let there = root.ancestors().find(|folder| folder.exists()).unwrap_or(root);
+    let probe = there.join(format!(".windowsill-{}", std::process::id()));
+    let wrote = fs::write(&probe, b"");
+    let _ = fs::remove_file(&probe);
+    wrote
+}
+
 fn view(root: &Path, path: &Place, range: Option<(i64, i64)>) -> Result<String, String> {
     let (at, found) = there(root, path)?;
     if found.is_file() {

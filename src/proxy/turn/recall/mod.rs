@@ -8,7 +8,7 @@
 //! Of the figures that the client gets, `completion_tokens` is the sum over the rounds, and `prompt_tokens` that of the last:
 //! what the window now holds. The rounds before are accounted for under the role `recall`.
 
-mod files;
+pub(in crate::proxy) mod files;
 mod filter;
 mod lookup;
 pub(in crate::proxy) mod offer;

@@ -1,0 +1,122 @@
+//! Sizes of messages and texts as people are told of them. One rule makes them all, with and without a server at hand: the rule of
+//! thumb, times what the last count of the conversation's prompt says of it. That factor is kept with the conversation, and stays
+//! while it is right within a few percent: a message must not get another size each time that somebody looks.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::conversation::edit::{Edit, View};
+use crate::conversation::{Message, Tokens};
+use crate::measure::tokens;
+
+/// How far the factor may be off before there is another one.
+const TOLERATED: f64 = 0.03;
+
+/// A history of fewer tokens says little: most of it is what the template puts around its messages.
+const TELLING: Tokens = 64;
+
+/// In a history of more messages, what is known of their sizes stays: to look at all of them with every reply takes its time.
+const LONG: usize = 2_000;
+
+/// A factor outside of these is that of something else than the history.
+const LEAST: f64 = 0.25;
+/// As above.
+const MOST: f64 = 4.0;
+
+/// How the sizes of a conversation's messages are told.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(in crate::proxy) struct Sizes(f64);
+
+impl Default for Sizes {
+    fn default() -> Sizes {
+        Sizes(1.0)
+    }
+}
+
+impl Sizes {
+    /// As they are kept with a conversation.
+    pub(in crate::proxy) fn of(state: &Value) -> Sizes {
+        Sizes(state["size_factor"].as_f64().filter(|by| (LEAST..=MOST).contains(by)).unwrap_or(1.0))
+    }
+
+    /// What a prompt says of them whose history was counted to have so many tokens.
+    pub(in crate::proxy) fn learned(self, body: &[Message], view: &View, history: Tokens) -> Sizes {
+        let rule = Sizes::default();
+        if body.len() > LONG && self != rule {
+            return self;
+        }
+        let sum: u64 =
+            body.iter().enumerate().map(|(at, message)| u64::from(rule.in_view(view, at, Some(message)))).sum();
+        let by = f64::from(history) / sum.max(1) as f64;
+        let is_right = (self.0 / by - 1.0).abs() <= TOLERATED;
+        if is_right || history < TELLING || !(LEAST..=MOST).contains(&by) { self } else { Sizes(by) }
+    }
+
+    /// A text by itself.
+    pub(in crate::proxy) fn text(self, text: &str) -> Tokens {
+        self.scaled(tokens::estimate(text))
+    }
+
+    /// A message as the client has it.
+    pub(in crate::proxy) fn message(self, message: &Message) -> Tokens {
+        let calls = message.calls.iter().map(|call| tokens::estimate(&call.name) + tokens::estimate(&call.arguments));
+        self.scaled(calls.fold(tokens::message(&message.text), Tokens::saturating_add))
+    }
+
+    /// What an edit puts in place.
+    pub(in crate::proxy) fn edit(self, edit: &Edit) -> Tokens {
+        self.scaled(tokens::edit(edit))
+    }
+
+    /// A message as it stands in a view; one that is folded takes nothing of its own. `None`: a message that cannot be read.
+    pub(in crate::proxy) fn in_view(self, view: &View, at: usize, message: Option<&Message>) -> Tokens {
+        let whole = || message.map_or(0, |message| self.message(message));
+        let (mut out, mut behind) = (None, 0);
+        for edit in &view.edits {
+            match edit {
+                Edit::Recalled { at: here, .. } if *here == at => behind += self.edit(edit),
+                edit if !edit.touches(at) => {}
+                Edit::Fold { .. } => return 0,
+                Edit::Recalled { .. } => {}
+                Edit::Text { .. } => out = Some(self.edit(edit)),
+                Edit::Arguments { call, .. } => {
+                    let before = message.and_then(|m| m.calls.get(*call).map(|c| self.text(&c.arguments)));
+                    out = Some(out.unwrap_or_else(whole).saturating_sub(before.unwrap_or(0)) + self.edit(edit));
+                }
+            }
+        }
+        out.unwrap_or_else(whole).saturating_add(behind)
+    }
+
+    fn scaled(self, tokens: Tokens) -> Tokens {
+        (f64::from(tokens) * self.0).round() as Tokens
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::openai_chat;
+
+    #[test]
+    fn a_size_stays_while_it_is_about_right() {
+        let body: Vec<Message> = (0..4)
+            .map(|n| {
+                let text =
+                    format!("Message {n} says that the gate stays green, whatever the weather brings to the valley.");
+                openai_chat::message(serde_json::json!({"role": "user", "content": text}).to_string().into()).unwrap()
+            })
+            .collect();
+        let (rule, view) = (Sizes::default(), View::default());
+        let sum: Tokens = body.iter().map(|message| rule.message(message)).sum();
+        let first = rule.learned(&body, &view, sum * 5 / 4);
+        assert_eq!(first.message(&body[0]), (f64::from(rule.message(&body[0])) * 1.25).round() as Tokens);
+        // A prompt that was counted a little otherwise changes no size, and one that was counted much otherwise does.
+        assert_eq!(first.learned(&body, &view, sum * 5 / 4 + sum / 50), first);
+        assert_ne!(first.learned(&body, &view, sum * 3 / 2), first);
+        assert_eq!(first.learned(&body, &view, sum * 50), first, "no history takes that much");
+        assert_eq!(Sizes::of(&serde_json::json!({"size_factor": first})), first);
+        assert_eq!(Sizes::of(&serde_json::json!({"size_factor": 0.0})), rule);
+    }
+}
