@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::spelled::{self, Chat, Item, Message, Part, each, given};
 use super::{WireError, wrong};
+use crate::wire::extra;
 use crate::wire::json;
 use crate::wire::parts::blocks::failed;
 
@@ -51,7 +52,7 @@ fn translated(at: usize, message: Item<'_>, calls: &mut Calls) -> Result<Message
     }
     for (key, text) in [("reasoning_content", thinking), ("tool_name", tool_name), ("tool_call_id", answers)] {
         if let Some(text) = text {
-            out.fields.insert(key.into(), text.into());
+            out.fields.insert(key.into(), extra::without_extra(&text).0.into());
         }
     }
     if !called.is_empty() {
@@ -121,7 +122,7 @@ impl Calls {
             let made_up = own.is_none();
             // The same history has to get the same ids each time.
             let id = own.unwrap_or_else(|| format!("call_{at}_{n}"));
-            out.push(spelled::call(id.clone(), name.clone(), arguments));
+            out.push(spelled::call(&id, name.clone(), arguments));
             calls.push(Call { id, name, made_up, answered: false });
             Ok(())
         })?;
