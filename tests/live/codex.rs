@@ -15,13 +15,13 @@ use crate::support::say;
 use crate::support::servers::{Llama, Windowsill};
 
 /// Tokens of the window.
-const WINDOW: u32 = 4096;
+const WINDOW: u32 = 3072;
 
 /// Codex compacts from so many tokens on, by the usage that it is told: before windowsill would fold.
-const LIMIT: u32 = 2600;
+const LIMIT: u32 = 2300;
 
-/// Commands of the first prompt. Each brings some 400 tokens, so that all of them are three windows and more.
-const STEPS: usize = 34;
+/// Commands of the first prompt. Each brings some 350 tokens, so that all of them are three windows and more.
+const STEPS: usize = 30;
 
 /// What the first command prints, and no later prompt holds unless it is recalled.
 const NEEDLE: &str = "lever Zanzibar opens the vault";
@@ -76,7 +76,7 @@ fn run(home: &Path, arguments: &[&str]) -> String {
     let project = home.join("project");
     fs::create_dir_all(&project).unwrap();
     let mut command = Command::new("timeout");
-    command.arg("300").arg(codex()).args(["exec", "--skip-git-repo-check", "--json"]).args(arguments);
+    command.arg("900").arg(codex()).args(["exec", "--skip-git-repo-check", "--json"]).args(arguments);
     command.current_dir(project).env("HOME", home).env("CI", "1").stdin(std::process::Stdio::null());
     let done = command.output().unwrap();
     let (said, errors) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
@@ -104,17 +104,17 @@ fn compactions(home: &Path) -> usize {
 fn turn(nth: usize, body: &Value) -> Value {
     let command = |cmd: String| calling(&format!("call_{nth}"), "exec_command", &json!({"cmd": cmd}));
     match nth {
-        0 => command(format!("echo '{NEEDLE}'; seq 100 160")),
+        0 => command(format!("echo '{NEEDLE}'; seq 100 130")),
         // Long after it was folded.
-        30 => calling("call_recall", "windowsill_recall", &json!({"query": "lever vault"})),
-        31 => {
+        26 => calling("call_recall", "windowsill_recall", &json!({"query": "lever vault"})),
+        27 => {
             let last = body["messages"].as_array().and_then(|all| all.last()).unwrap();
             assert!(last["role"] == "tool" && last.to_string().contains(NEEDLE), "{last}");
             command("echo recalled".into())
         }
         STEPS => json!({"role": "assistant", "content": "The look around is over."}),
         _ if nth > STEPS + 2 => json!({"role": "assistant", "content": "Looked once more."}),
-        _ => command(format!("seq {nth}000 {nth}120 | sed 's/$/ boxes/'")),
+        _ => command(format!("seq {nth}00 {nth}48 | sed 's/$/ boxes/'")),
     }
 }
 

@@ -47,12 +47,13 @@ fn translated(at: usize, message: Item<'_>, calls: &mut Calls) -> Result<Message
     } else {
         answers
     };
+    let answers = answers.map(|id| extra::without_extra(&id).0.to_owned());
     if role == "tool" && fields.get("is_error") == Some("true") {
         fail(&mut out);
     }
     for (key, text) in [("reasoning_content", thinking), ("tool_name", tool_name), ("tool_call_id", answers)] {
         if let Some(text) = text {
-            out.fields.insert(key.into(), extra::without_extra(&text).0.into());
+            out.fields.insert(key.into(), text.into());
         }
     }
     if !called.is_empty() {

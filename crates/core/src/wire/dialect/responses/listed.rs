@@ -2,8 +2,6 @@
 
 use serde_json::{Value, json};
 
-use crate::wire::extra;
-
 /// How the words begin that stand in a user message and are not the user's.
 const REMINDER: &str = "<system-reminder>\n";
 
@@ -60,7 +58,7 @@ fn of_assistant(message: &Value, id: &str) -> Vec<Value> {
     for (nth, call) in message["tool_calls"].as_array().into_iter().flatten().enumerate() {
         let text = |key: &str| call["function"][key].as_str().unwrap_or_default();
         out.push(json!({"id": format!("fc_{id}_{nth}"), "type": "function_call", "status": "completed",
-            "call_id": extra::with_extra(call).unwrap_or_default(), "name": text("name"), "arguments": text("arguments")}));
+            "call_id": call["id"].as_str().unwrap_or_default(), "name": text("name"), "arguments": text("arguments")}));
     }
     out
 }

@@ -25,6 +25,8 @@ pub(super) struct Output {
     latest: HashMap<u64, usize>,
     /// The item that is told now.
     pub(super) front: usize,
+    /// MCP servers that the client wants, and that nobody here connects to: told before the model's first word.
+    pub(super) unreached: Vec<String>,
 }
 
 /// An item of the output, as far as it was heard and told.
@@ -195,9 +197,9 @@ impl Output {
         self.kinds[kind] += 1;
     }
 
-    /// MCP servers that nobody here connects to.
-    pub(super) fn unreached(&mut self, labels: &mut Vec<String>) {
-        labels.drain(..).for_each(|label| self.add(Body::Unreached(label)));
+    /// The model's first word comes: what stands before it.
+    pub(super) fn tell_unreached(&mut self) {
+        std::mem::take(&mut self.unreached).into_iter().for_each(|label| self.add(Body::Unreached(label)));
     }
 
     /// A compaction begins, or is there whole.

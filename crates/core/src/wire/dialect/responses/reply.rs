@@ -26,15 +26,13 @@ pub(super) struct Reply {
     /// Whether the client wants it stored.
     stored: bool,
     events: Events,
-    output: Output,
+    pub(super) output: Output,
     finish: Option<String>,
     usage: Usage,
     error: Value,
     /// The stream was ended by an error.
     over: bool,
     pub(super) telemetry: Telemetry,
-    /// MCP servers that the client wants, and that nobody here connects to: told before the model's first word.
-    pub(super) unreached: Vec<String>,
     /// Unix time now, as far as it was told (seconds).
     now: u64,
 }
@@ -128,7 +126,7 @@ impl ReplyEncoder for Reply {
             self.output.compaction(compaction);
         }
         if ![&said.reasoning, &said.text, &said.refusal].into_iter().all(String::is_empty) || !said.calls.is_empty() {
-            self.output.unreached(&mut self.unreached);
+            self.output.tell_unreached();
         }
         self.output.text(Kind::Reasoning, &said.reasoning, &[]);
         self.output.text(Kind::Text, &said.text, &said.logprobs);
@@ -147,7 +145,7 @@ impl ReplyEncoder for Reply {
         }
         self.over = true;
         if self.output.items.is_empty() {
-            self.output.unreached(&mut self.unreached);
+            self.output.tell_unreached();
             self.output.add(Body::Message(vec![Part { kind: Kind::Text, text: String::new(), logprobs: Vec::new() }]));
         }
         self.advance(&mut out, true);
@@ -210,7 +208,6 @@ impl Reply {
             error: Value::Null,
             over: false,
             telemetry: Telemetry::default(),
-            unreached: Vec::new(),
             now: 0,
         }
     }

@@ -132,7 +132,7 @@ fn heard(asked: &Asked<'_>, known: &Items, on: &On<'_>, size: usize) -> Result<H
         echo.insert("conversation".into(), json!({"id": id}));
     }
     let mut encoder = Reply::new(model.unwrap_or_default(), echo, offered.special, carried, (head, stored));
-    encoder.unreached = unreached;
+    encoder.output.unreached = unreached;
     encoder.telemetry.wanted = is(fields, "timings_per_token") || is(fields, "return_progress");
     let session = crate::wire::session::session(fields);
     let unsaid = tally.unsaid(&left_out);
