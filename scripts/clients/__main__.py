@@ -45,6 +45,11 @@ def main():
     if options.index:
         chosen = [client for client in chosen if client.calls]
     options.home.mkdir(parents=True, exist_ok=True)
+    if options.install:
+        for client in chosen:
+            install.install(options.home, client)
+            say(f"{client.name} {install.place(options.home, client)}")
+        return 0
     with ThreadPoolExecutor(options.jobs) as pool:
         missed = sum(pool.map(lambda client: attempt(client, options), chosen))
     if options.page:
@@ -65,6 +70,7 @@ def arguments():
     parser.add_argument("--keep", type=Path, help="write the requests of each session into this folder")
     parser.add_argument("--record", type=Path, metavar="FOLDER", help="only write excerpts of each client's requests, as tests/data/clients has them")
     parser.add_argument("--index", action="store_true", help="sessions with tools and system text by index at 8,192 and 16,384, of clients that bring much")
+    parser.add_argument("--install", action="store_true", help="only install the clients, and print where each is")
     parser.add_argument("--page", action="store_true", help="write the results so far into docs/clients.md and docs/notes/clients.md")
     return parser.parse_args()
 

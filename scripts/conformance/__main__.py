@@ -45,7 +45,7 @@ OLLAMA_TESTS = "TestAPIGenerate|TestAPIChat|TestAPIListModels|TestAPIGenerateLog
 # Those of llama.cpp that ask its API for what windowsill answers.
 LLAMA_TESTS = ["test_basic.py", "test_chat_completion.py", "test_compat_anthropic.py", "test_compat_oai_responses.py"]
 # The embedded engine also answers what passes through to llama-server.
-ENGINE_TESTS = [*LLAMA_TESTS, "test_tokenize.py"]
+ENGINE_TESTS = [*LLAMA_TESTS, "test_tokenize.py", "test_completion.py"]
 
 MCP = ["@modelcontextprotocol/conformance@0.2.0-alpha.12", "node@22.23.3"]
 # Of its scenarios, those that ask for no tools, prompts or resources of the suite's own.

@@ -222,6 +222,10 @@ fn fitting(template: &str, path: &str) -> Option<Vec<String>> {
             _ => (rest, None),
         };
         if part.starts_with('{') {
+            // Nothing has no name. An Ollama leads `/v1/models/` to `/v1/models`.
+            if segment.is_empty() {
+                return None;
+            }
             named.push(decode(segment));
         } else if part != decode(segment) {
             return None;
@@ -250,6 +254,8 @@ mod tests {
             ("/v1/messages", "/v1/messages/", None),
             ("/v1/models/{model*}", "/v1/models/org/a%20b", Some(&["org/a b"])),
             ("/v1/models/{model*}", "/v1/models", None),
+            ("/v1/models/{model*}", "/v1/models/", None),
+            ("/v1/responses/{id}/input_items", "/v1/responses//input_items", None),
             ("/windowsill/records/{id}", "/windowsill/records/c%3A1/", Some(&["c:1"])),
             ("/windowsill/records/{id}", "/windowsill/records", None),
             ("/windowsill/records/{id}", "/windowsill/records/a/ask", None),

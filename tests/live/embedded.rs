@@ -133,7 +133,29 @@ fn it_tells_tokens_prompts_and_odds_as_llama_server_does() {
         assert_eq!(ours, theirs, "{path} {body}");
     }
 
-    // Greedily, the first token is the same; its odds are as the model has them.
+    // A text, tokens, or both are gone on with in its own words. Greedily, the first token is the same.
+    for prompt in [json!("The sky is"), json!([504, 6376, 314]), json!([504, "sky is"])] {
+        let body = json!({"prompt": prompt, "n_predict": 1, "temperature": 0, "return_tokens": true});
+        let (ours, theirs) = both("/completion", &body);
+        let same = [
+            "content",
+            "tokens",
+            "tokens_predicted",
+            "tokens_evaluated",
+            "stop",
+            "stop_type",
+            "stopping_word",
+            "truncated",
+        ];
+        for key in same.iter().chain(&["has_new_line", "id_slot", "index"]) {
+            assert_eq!(ours[key], theirs[key], "{key}: {ours} / {theirs}");
+        }
+        let keys =
+            |reply: &Value| reply.as_object().unwrap().keys().cloned().collect::<std::collections::BTreeSet<_>>();
+        assert_eq!(keys(&ours), keys(&theirs));
+    }
+
+    // Its odds are as the model has them.
     let odds = |reply: &Value| reply["choices"][0]["logprobs"]["content"].as_array().expect("odds").clone();
     for (more, top) in [(json!({}), 20), (json!({"top_logprobs": 3}), 3)] {
         let mut body = chat("Hi", json!({"logprobs": true, "max_tokens": 3}));

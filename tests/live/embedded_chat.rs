@@ -192,3 +192,37 @@ fn what_cannot_be_rendered_with_is_said_before_anything_starts() {
         assert!(said.contains(part), "{flags:?}: {said}");
     }
 }
+
+#[test]
+fn a_picture_becomes_a_line_in_every_dialect() {
+    let windowsill = Windowsill::itself(&[], &["--num-ctx", "1024"]);
+    let png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII=";
+    let url = format!("data:image/png;base64,{png}");
+    let source = json!({"type": "base64", "media_type": "image/png", "data": png});
+    let user = |parts: Value| json!([{"role": "user", "content": parts}]);
+    let text = |kind: &str| json!({"type": kind, "text": "What is this?"});
+    let image = json!({"type": "image_url", "image_url": {"url": url}});
+    let asked = [
+        ("/v1/chat/completions", json!({"max_tokens": 2, "messages": user(json!([text("text"), image]))})),
+        (
+            "/v1/messages",
+            json!({"max_tokens": 2, "messages": user(json!([text("text"), {"type": "image", "source": source}]))}),
+        ),
+        (
+            "/v1/responses",
+            json!({"max_output_tokens": 2, "input": user(json!([text("input_text"), {"type": "input_image", "image_url": url}]))}),
+        ),
+        (
+            "/api/chat",
+            json!({"options": {"num_predict": 2}, "messages": [{"role": "user", "content": "What is this?", "images": [png]}]}),
+        ),
+    ];
+    for (path, mut body) in asked {
+        for stream in [false, true] {
+            (body["model"], body["stream"]) = (json!("m"), json!(stream));
+            let reply = http::post(&format!("{}{path}", windowsill.url()), &body);
+            assert_eq!(reply.status, 200, "{path}: {}", reply.text);
+            assert!(reply.ours("warning").starts_with("1 picture said as text"), "{path}: {}", reply.ours("warning"));
+        }
+    }
+}

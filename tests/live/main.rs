@@ -11,6 +11,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a panic is how they fail")]
 
 mod clients;
+mod codex;
 mod count;
 mod dialects;
 mod differential;

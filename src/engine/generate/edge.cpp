@@ -342,6 +342,29 @@ common_json odds(const sill_engine & engine, llama_token chosen, int32_t likely)
     return out;
 }
 
+// The tokens of a prompt: a text, or texts and tokens in a row. What the vocabulary puts before a prompt stands before a text that comes
+// first alone, as llama-server has it.
+std::vector<llama_token> written(const sill_engine & engine, const common_json & prompt) {
+    if (prompt.is_string()) {
+        return common_tokenize(engine.vocab, prompt.get<std::string>(), true, true);
+    }
+    std::vector<llama_token> out;
+    for (size_t i = 0; i < prompt.size(); i++) {
+        const auto & part = prompt.at(i);
+        if (part.is_string()) {
+            const auto tokens = common_tokenize(engine.vocab, part.get<std::string>(), i == 0, true);
+            out.insert(out.end(), tokens.begin(), tokens.end());
+            continue;
+        }
+        const auto token = part.get<int64_t>();
+        if (token < 0 || token >= llama_vocab_n_tokens(engine.vocab)) {
+            throw std::invalid_argument("there is no token " + std::to_string(token));
+        }
+        out.push_back(static_cast<llama_token>(token));
+    }
+    return out;
+}
+
 // Where the model's tensors go; what llama.cpp is told of it points in here.
 struct placement {
     std::vector<float>                             split     = std::vector<float>(llama_max_devices());
@@ -563,7 +586,7 @@ sill_job * sill_job_begin(const sill_engine * engine, const char * request, size
         if (asked.contains("messages")) {
             set_chat(*engine, asked, *job);
         } else {
-            job->prompt = common_tokenize(engine->vocab, asked.at("prompt").get<std::string>(), true, true);
+            job->prompt = written(*engine, asked.at("prompt"));
             const auto grammar = asked.contains("json_schema") ? json_schema_to_grammar(asked.at("json_schema"))
                                                                : asked.value("grammar", "");
             if (!grammar.empty()) {
@@ -593,12 +616,8 @@ bool sill_engine_tell(const sill_engine * engine, const char * request, size_t l
         } else if (asked.contains("tokens")) {
             const auto & tokens = asked.at("tokens");
             std::string  text;
-            for (size_t i = 0; i < tokens.size(); i++) {
-                const auto token = tokens.at(i).get<int64_t>();
-                if (token < 0 || token >= llama_vocab_n_tokens(engine->vocab)) {
-                    throw std::invalid_argument("there is no token " + std::to_string(token));
-                }
-                text += common_token_to_piece(engine->vocab, static_cast<llama_token>(token), true);
+            for (const auto token : written(*engine, tokens)) {
+                text += common_token_to_piece(engine->vocab, token, true);
             }
             told["content"] = text;
         } else {

@@ -137,6 +137,8 @@ pub enum Event {
     Said(Vec<Value>),
     /// More of a text.
     Text(String),
+    /// The next token of a text.
+    Token(i32),
     /// The reply is whole.
     Ended(Ended),
     /// There is no reply, or no more of it.
@@ -148,6 +150,8 @@ pub enum Event {
 pub struct Ended {
     /// The limit of tokens was reached, or the window is full; else the model came to an end, or to a text that ends replies.
     pub cut: bool,
+    /// The text that ended the reply, where one did.
+    pub stopped: Option<String>,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
     /// Tokens of the prompt that needed no evaluation.

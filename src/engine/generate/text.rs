@@ -8,8 +8,8 @@ pub(super) struct Text {
     /// Bytes of a character that is not whole yet.
     half: Vec<u8>,
     stops: Vec<String>,
-    /// One of the texts that end it came.
-    stopped: bool,
+    /// The one of the texts that end it which came.
+    stopped: Option<String>,
 }
 
 impl Text {
@@ -56,13 +56,18 @@ impl Text {
         while !self.text.is_char_boundary(from) {
             from -= 1;
         }
-        let first = self.stops.iter().filter_map(|stop| self.text[from..].find(stop.as_str())).min();
-        if let Some(at) = first {
+        let found = self.stops.iter().filter_map(|stop| Some((self.text[from..].find(stop.as_str())?, stop.clone())));
+        if let Some((at, stop)) = found.min_by_key(|(at, _)| *at) {
             self.text.truncate(from + at);
             self.half.clear();
-            self.stopped = true;
+            self.stopped = Some(stop);
         }
-        !self.stopped
+        self.stopped.is_none()
+    }
+
+    /// The text that ended it.
+    pub(super) fn stopped(&self) -> Option<&str> {
+        self.stopped.as_deref()
     }
 
     /// No more tokens come: a character that is not whole becomes U+FFFD.
@@ -79,7 +84,7 @@ impl Text {
 
     /// The part that will not be taken back.
     pub(super) fn sure(&self) -> &str {
-        if self.stopped {
+        if self.stopped.is_some() {
             return &self.text;
         }
         let begun = |stop: &String| {
@@ -108,7 +113,7 @@ mod tests {
         assert!(t.push(b"xit> S"));
         assert_eq!(t.sure(), "so far </exit> ");
         assert!(!t.push(b"TOP and more </end>"));
-        assert_eq!((t.sure(), t.whole()), ("so far </exit> ", "so far </exit> "));
+        assert_eq!((t.sure(), t.whole(), t.stopped()), ("so far </exit> ", "so far </exit> ", Some("STOP")));
     }
 
     #[test]

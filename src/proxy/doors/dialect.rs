@@ -28,8 +28,9 @@ use crate::proxy::{App, Error, aside};
 use crate::upstream::Kind;
 use crate::upstream::unique::{unique, unix_seconds};
 use crate::wire::WireError;
+use crate::wire::dialect::ollama::{self, Unsayable};
 use crate::wire::dialect::said::{Compaction, Said};
-use crate::wire::dialect::{Dialect, Head, Heard, anthropic, ollama};
+use crate::wire::dialect::{Dialect, Head, Heard, anthropic};
 use crate::wire::json::{self, Fields};
 use crate::wire::reply;
 
@@ -100,10 +101,11 @@ pub async fn ollama(app: &Arc<App>, parts: &Parts, body: Bytes, generate: bool) 
     if upstream.probe().await? == Kind::Ollama {
         return pass(app, parts, body).await;
     }
-    if generate && !ollama::loads(&body) {
-        return Err(for_ollama_alone(&ollama::for_ollama_alone(&body)));
-    }
-    Ok(json_reply(StatusCode::OK, &ollama::models::loaded(&model, &ollama::timestamp(unix_seconds()))))
+    let unloads = match ollama::unsayable(&body, generate) {
+        Unsayable::OllamaAlone(names) => return Err(for_ollama_alone(&names)),
+        told => told == Unsayable::Unloads,
+    };
+    Ok(json_reply(StatusCode::OK, &ollama::models::loaded(&model, &ollama::timestamp(unix_seconds()), unloads)))
 }
 
 /// Answers what Ollama's clients ask before they chat: `GET /api/tags`, `/api/ps`, `/api/version`, `POST /api/show`. An

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::engine::generate::{Answers, Event, Facts, Generator, Refused, Request, Setup, Wants};
 use crate::gguf::CacheTypes;
 use reply::{Reply, Said};
-use request::Asked;
+use request::{Asked, Form};
 use sending::{at_once, failed, not_loaded, streamed, whole};
 
 /// The window where nobody named one and none could be fitted (tokens): what fits almost anywhere.
@@ -233,12 +233,13 @@ impl Embedded {
             (&Method::GET, "/v1/models" | "/models", running) => whole(StatusCode::OK, &self.models(running.as_ref())),
             (&Method::GET, "/slots", Some(running)) => whole(StatusCode::OK, &self.slots(&running)),
             (&Method::POST, "/v1/chat/completions" | "/chat/completions", running) => {
-                self.reply(body, true, running).await
+                self.reply(body, Form::Chat, running).await
             }
             (&Method::POST, "/v1/chat/completions/input_tokens" | "/chat/completions/input_tokens", running) => {
                 self.counted(body, running).await
             }
-            (&Method::POST, "/v1/completions", running) => self.reply(body, false, running).await,
+            (&Method::POST, "/v1/completions", running) => self.reply(body, Form::Text, running).await,
+            (&Method::POST, "/completion" | "/completions", running) => self.reply(body, Form::Native, running).await,
             (&Method::POST, "/tokenize" | "/detokenize" | "/apply-template", running) => {
                 self.words(&path, &body, running).await
             }
@@ -280,7 +281,7 @@ impl Embedded {
 
     /// The prompt tokens of a chat, as llama-server tells them.
     async fn counted(&self, body: Bytes, running: Option<Running>) -> Response<reqwest::Body> {
-        let request = match read(body, true).await {
+        let request = match read(body, Form::Chat).await {
             Ok(asked) => Request { wants: Wants::Count, ..asked.request },
             Err(why) => return failed(reply::error(400, "invalid_request_error", &why)),
         };
@@ -307,8 +308,8 @@ impl Embedded {
         }
     }
 
-    async fn reply(&self, body: Bytes, chat: bool, running: Option<Running>) -> Response<reqwest::Body> {
-        let asked = match read(body, chat).await {
+    async fn reply(&self, body: Bytes, form: Form, running: Option<Running>) -> Response<reqwest::Body> {
+        let asked = match read(body, form).await {
             Ok(asked) => asked,
             Err(why) => return failed(reply::error(400, "invalid_request_error", &why)),
         };
@@ -320,13 +321,16 @@ impl Embedded {
         let Some(running) = running.or_else(|| self.running()) else { return not_loaded() };
         let number = self.inner.replies.fetch_add(1, Ordering::Relaxed);
         let now = crate::clock::now();
-        let kind = if chat { "chatcmpl" } else { "cmpl" };
+        let kind = if form == Form::Chat { "chatcmpl" } else { "cmpl" };
         let (usage, model, mut each) = (asked.usage, asked.model.clone(), asked.each());
         let shape = Reply {
             id: format!("{kind}-{:x}-{number:x}", now.as_nanos()),
             created: now.as_secs(),
             model: model.unwrap_or_else(|| self.inner.id.clone()),
-            chat,
+            form,
+            asked: asked.again(),
+            tokens: asked.tokens,
+            n_ctx: running.generator.facts().n_ctx,
             index: 0,
         };
         let request = each.next().unwrap_or_default();
@@ -408,12 +412,14 @@ impl Told {
         match &event {
             Event::Said(deltas) => deltas.iter().for_each(|delta| self.said.take(delta)),
             Event::Text(text) => self.said.content.push_str(text),
+            Event::Token(token) => self.said.tokens.push(*token),
+            Event::Began { prompt_tokens, .. } => self.said.prompt = *prompt_tokens,
             Event::Odds(odds) => self.said.odds.push(odds.clone()),
             // The reply's last token is not in the context.
             Event::Ended(ended) => {
                 self.work.holds(ended.prompt_tokens.saturating_add(ended.completion_tokens.saturating_sub(1)));
             }
-            Event::Taken | Event::Counted(_) | Event::Words(_) | Event::Began { .. } | Event::Refused(_) => {}
+            Event::Taken | Event::Counted(_) | Event::Words(_) | Event::Refused(_) => {}
         }
         event
     }
@@ -430,9 +436,9 @@ impl Told {
 }
 
 /// Reads a request: a large one on a blocking thread.
-async fn read(body: Bytes, chat: bool) -> Result<Asked, String> {
+async fn read(body: Bytes, form: Form) -> Result<Asked, String> {
     if body.len() < LARGE {
-        return request::read(&body, chat);
+        return request::read(&body, form);
     }
-    tokio::task::spawn_blocking(move || request::read(&body, chat)).await.map_err(|e| e.to_string())?
+    tokio::task::spawn_blocking(move || request::read(&body, form)).await.map_err(|e| e.to_string())?
 }

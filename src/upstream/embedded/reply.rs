@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::request::Form;
 use crate::engine::generate::{Ended, Refused};
 
 /// What made a reply.
@@ -16,8 +17,14 @@ pub(super) struct Reply {
     pub(super) created: u64,
     /// The model's name, as it was asked for.
     pub(super) model: String,
-    /// A chat's reply, or the continuation of a text.
-    pub(super) chat: bool,
+    /// Whose words it is told in.
+    pub(super) form: Form,
+    /// What llama-server's own words say again of the request: the prompt, and the settings.
+    pub(super) asked: (Value, Value),
+    /// The tokens of the reply are wanted at its end, too.
+    pub(super) tokens: bool,
+    /// The window (tokens).
+    pub(super) n_ctx: u32,
     /// Which of several replies is told.
     pub(super) index: u32,
 }
@@ -25,7 +32,7 @@ pub(super) struct Reply {
 impl Reply {
     /// One part of a stream.
     fn chunk(&self, choices: Value) -> Value {
-        let object = if self.chat { "chat.completion.chunk" } else { "text_completion" };
+        let object = if self.form == Form::Chat { "chat.completion.chunk" } else { "text_completion" };
         json!({
             "choices": choices, "created": self.created, "id": self.id, "model": self.model, "object": object,
             "system_fingerprint": BUILD,
@@ -35,7 +42,8 @@ impl Reply {
     /// What a stream begins with: whose words follow. A text's begins with its words.
     pub(super) fn opening(&self) -> Option<Value> {
         let delta = json!({"role": "assistant", "content": null});
-        self.chat.then(|| self.chunk(json!([{"finish_reason": null, "index": self.index, "delta": delta}])))
+        (self.form == Form::Chat)
+            .then(|| self.chunk(json!([{"finish_reason": null, "index": self.index, "delta": delta}])))
     }
 
     /// More of a chat's reply.
@@ -47,24 +55,57 @@ impl Reply {
         self.chunk(json!([choice]))
     }
 
-    /// More of a text.
-    pub(super) fn text(&self, text: &str, odds: Vec<Value>) -> Value {
+    /// More of a text, which came to what is in `said` with it.
+    pub(super) fn text(&self, text: &str, said: &mut Said) -> Value {
+        let odds = std::mem::take(&mut said.odds);
+        if self.form == Form::Native {
+            let new = said.tokens.get(said.told..).unwrap_or_default();
+            let mut out = json!({"index": 0, "content": text, "tokens": new, "stop": false, "id_slot": 0,
+                "tokens_predicted": said.tokens.len(), "tokens_evaluated": said.prompt});
+            if !odds.is_empty() {
+                out["completion_probabilities"] = odds.into();
+            }
+            said.told = said.tokens.len();
+            return out;
+        }
         let logprobs = logprobs(odds);
         self.chunk(json!([{"finish_reason": null, "index": self.index, "logprobs": logprobs, "text": text}]))
     }
 
     /// What the last of a reply's parts says.
-    pub(super) fn last(&self, ended: &Ended, called: bool) -> Value {
-        let reason = finish_reason(ended, called);
-        self.chunk(match self.chat {
-            true => json!([{"finish_reason": reason, "index": self.index, "delta": {}}]),
-            false => json!([{"finish_reason": reason, "index": self.index, "logprobs": null, "text": ""}]),
+    pub(super) fn last(&self, said: &Said, ended: &Ended) -> Value {
+        let reason = finish_reason(ended, said.called());
+        self.chunk(match self.form {
+            Form::Chat => json!([{"finish_reason": reason, "index": self.index, "delta": {}}]),
+            Form::Text => json!([{"finish_reason": reason, "index": self.index, "logprobs": null, "text": ""}]),
+            Form::Native => {
+                return self.native("", &said.content, said.tokens.get(said.told..).unwrap_or_default(), ended);
+            }
+        })
+    }
+
+    /// A reply in llama-server's own words, or the end of one: `content` is what is told of it now, of `whole`.
+    fn native(&self, content: &str, whole: &str, tokens: &[i32], ended: &Ended) -> Value {
+        let (prompt, settings) = &self.asked;
+        let held = ended.prompt_tokens.saturating_add(ended.completion_tokens);
+        let why = match (ended.cut, &ended.stopped) {
+            (true, _) => "limit",
+            (false, Some(_)) => "word",
+            (false, None) => "eos",
+        };
+        json!({
+            "index": 0, "content": content, "tokens": tokens, "id_slot": 0, "stop": true, "model": self.model,
+            "tokens_predicted": ended.completion_tokens, "tokens_evaluated": ended.prompt_tokens,
+            "generation_settings": settings, "prompt": prompt, "has_new_line": whole.contains('\n'),
+            "truncated": ended.cut && held >= self.n_ctx, "stop_type": why,
+            "stopping_word": ended.stopped.as_deref().unwrap_or_default(),
+            "tokens_cached": held.saturating_sub(1), "timings": timings(ended),
         })
     }
 
     /// What a stream ends with, before its `[DONE]`; `sum`: over all replies.
     pub(super) fn closing(&self, mut last: Value, sum: &Ended, with_usage: bool) -> Vec<Value> {
-        if !with_usage {
+        if !with_usage || self.form == Form::Native {
             last["timings"] = timings(sum);
             return vec![last];
         }
@@ -75,8 +116,16 @@ impl Reply {
 
     /// One of several replies, at once.
     pub(super) fn choice(&self, said: &Said, ended: &Ended) -> Value {
+        if self.form == Form::Native {
+            let tokens = if self.tokens { &said.tokens[..] } else { &[] };
+            let mut out = self.native(&said.content, &said.content, tokens, ended);
+            if !said.odds.is_empty() {
+                out["completion_probabilities"] = said.odds.clone().into();
+            }
+            return out;
+        }
         let (reason, logprobs) = (finish_reason(ended, said.called()), logprobs(said.odds.clone()));
-        if !self.chat {
+        if self.form == Form::Text {
             return json!({"finish_reason": reason, "index": self.index, "logprobs": logprobs, "text": said.content});
         }
         let mut choice = json!({"finish_reason": reason, "index": self.index, "message": said.message()});
@@ -87,8 +136,11 @@ impl Reply {
     }
 
     /// All replies at once; `sum`: over all of them.
-    pub(super) fn whole(&self, choices: Vec<Value>, sum: &Ended) -> Value {
-        let object = if self.chat { "chat.completion" } else { "text_completion" };
+    pub(super) fn whole(&self, mut choices: Vec<Value>, sum: &Ended) -> Value {
+        if self.form == Form::Native {
+            return choices.pop().unwrap_or_default();
+        }
+        let object = if self.form == Form::Chat { "chat.completion" } else { "text_completion" };
         json!({
             "choices": choices, "created": self.created, "id": self.id, "model": self.model, "object": object,
             "system_fingerprint": BUILD, "usage": usage(sum), "timings": timings(sum),
@@ -143,6 +195,11 @@ pub(super) struct Said {
     pub(super) content: String,
     /// The odds of its tokens that were not told yet.
     pub(super) odds: Vec<Value>,
+    /// The tokens of a text, and how many of them were told.
+    pub(super) tokens: Vec<i32>,
+    told: usize,
+    /// Tokens of the prompt.
+    pub(super) prompt: u32,
     reasoning: String,
     calls: Vec<Call>,
 }
@@ -223,11 +280,20 @@ mod tests {
     use super::*;
 
     fn ended(cut: bool) -> Ended {
-        Ended { cut, prompt_tokens: 9, cached_tokens: 4, completion_tokens: 3, prompt_ms: 10.0, completion_ms: 0.0 }
+        Ended {
+            cut,
+            stopped: None,
+            prompt_tokens: 9,
+            cached_tokens: 4,
+            completion_tokens: 3,
+            prompt_ms: 10.0,
+            completion_ms: 0.0,
+        }
     }
 
-    fn reply(chat: bool) -> Reply {
-        Reply { id: "x-1".into(), created: 7, model: "m".into(), chat, index: 0 }
+    fn reply(form: Form) -> Reply {
+        let asked = (json!("p"), json!({"n_predict": 3}));
+        Reply { id: "x-1".into(), created: 7, model: "m".into(), form, asked, tokens: true, n_ctx: 64, index: 0 }
     }
 
     #[test]
@@ -244,8 +310,8 @@ mod tests {
         ] {
             said.take(&delta);
         }
-        let choice = reply(true).choice(&said, &ended(false));
-        let whole = reply(true).whole(vec![choice], &summed(None, &ended(false)));
+        let choice = reply(Form::Chat).choice(&said, &ended(false));
+        let whole = reply(Form::Chat).whole(vec![choice], &summed(None, &ended(false)));
         assert_eq!(whole["choices"][0]["finish_reason"], "tool_calls");
         assert_eq!(
             whole["choices"][0]["message"],
@@ -265,22 +331,50 @@ mod tests {
 
     #[test]
     fn a_stream_ends_with_its_reason_and_with_its_usage_where_that_is_wanted() {
-        let chat = reply(true);
+        let chat = reply(Form::Chat);
+        let mut called = Said::default();
+        called.take(&json!({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": "{}"}}]}));
         assert_eq!(chat.opening().unwrap()["choices"][0]["delta"]["role"], "assistant");
-        assert_eq!(reply(false).opening(), None);
-        let with = chat.closing(chat.last(&ended(true), false), &ended(true), true);
+        assert_eq!(reply(Form::Text).opening(), None);
+        let with = chat.closing(chat.last(&Said::default(), &ended(true)), &ended(true), true);
         assert_eq!(with[0]["choices"][0]["finish_reason"], "length");
         assert_eq!((&with[1]["choices"], &with[1]["usage"]["prompt_tokens"]), (&json!([]), &json!(9)));
-        let without = chat.closing(chat.last(&ended(false), true), &ended(false), false);
+        let without = chat.closing(chat.last(&called, &ended(false)), &ended(false), false);
         assert_eq!((without.len(), &without[0]["choices"][0]["finish_reason"]), (1, &json!("tool_calls")));
-        assert_eq!(reply(false).last(&ended(false), false)["choices"][0]["text"], "");
+        assert_eq!(reply(Form::Text).last(&Said::default(), &ended(false))["choices"][0]["text"], "");
         // Of several replies each says which it is, and the prompt counts once.
-        let second = Reply { index: 1, ..reply(true) };
+        let second = Reply { index: 1, ..reply(Form::Chat) };
         assert_eq!(second.opening().unwrap()["choices"][0]["index"], 1);
-        assert_eq!(second.last(&ended(false), false)["choices"][0]["index"], 1);
+        assert_eq!(second.last(&Said::default(), &ended(false))["choices"][0]["index"], 1);
         let sum = summed(Some(ended(false)), &ended(false));
         assert_eq!((sum.prompt_tokens, sum.completion_tokens), (9, 2 * ended(false).completion_tokens));
-        assert_eq!(reply(false).text("a", Vec::new())["object"], "text_completion");
+        assert_eq!(reply(Form::Text).text("a", &mut Said::default())["object"], "text_completion");
+    }
+
+    #[test]
+    fn llama_servers_own_words_tell_tokens_and_why_a_reply_ends() {
+        let native = reply(Form::Native);
+        let mut said = Said { content: "a\nb".into(), tokens: vec![5, 6], prompt: 9, ..Said::default() };
+        let part = native.text("a\n", &mut said);
+        assert_eq!(
+            (&part["tokens"], &part["stop"], &part["tokens_evaluated"]),
+            (&json!([5, 6]), &json!(false), &json!(9))
+        );
+        said.tokens.push(7);
+        let word = Ended { stopped: Some("END".into()), ..ended(false) };
+        let last = &native.closing(native.last(&said, &word), &word, true)[..];
+        assert_eq!((last.len(), &last[0]["tokens"], &last[0]["content"]), (1, &json!([7]), &json!("")));
+        assert_eq!((&last[0]["stop_type"], &last[0]["stopping_word"]), (&json!("word"), &json!("END")));
+        assert_eq!((&last[0]["has_new_line"], &last[0]["generation_settings"]["n_predict"]), (&json!(true), &json!(3)));
+        let whole = native.whole(vec![native.choice(&said, &ended(true))], &ended(true));
+        assert_eq!((&whole["content"], &whole["tokens"]), (&json!("a\nb"), &json!([5, 6, 7])));
+        assert_eq!(
+            (&whole["stop_type"], &whole["truncated"], &whole["prompt"]),
+            (&json!("limit"), &json!(false), &json!("p"))
+        );
+        let full = Reply { n_ctx: 12, ..native };
+        assert_eq!(full.choice(&said, &ended(true))["truncated"], true);
+        assert_eq!(full.choice(&said, &ended(false))["stop_type"], "eos");
     }
 
     #[test]

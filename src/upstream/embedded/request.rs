@@ -42,6 +42,17 @@ const USUAL_LIKELY: u64 = 20;
 /// The levels of JSON that serde_json reads.
 const JSON_LEVELS: usize = 127;
 
+/// Whose words a request is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// OpenAI's chat completions.
+    Chat,
+    /// OpenAI's completions of a text.
+    Text,
+    /// llama-server's own (`/completion`).
+    Native,
+}
+
 /// A request, read.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Asked {
@@ -53,27 +64,29 @@ pub(super) struct Asked {
     pub(super) choices: u32,
     /// The model's name in the request, which the reply says again.
     pub(super) model: Option<String>,
+    /// The tokens of the reply are wanted at its end, too.
+    pub(super) tokens: bool,
 }
 
-/// Reads the body of `/v1/chat/completions`, or of `/v1/completions`.
+/// Reads the body of `/v1/chat/completions`, `/v1/completions` or `/completion`.
 ///
 /// # Errors
 /// What is wrong with it, by the name of the field.
-pub(super) fn read(body: &[u8], chat: bool) -> Result<Asked, String> {
+pub(super) fn read(body: &[u8], form: Form) -> Result<Asked, String> {
     let body: Value = serde_json::from_slice(body).map_err(|e| unreadable(&e))?;
     let body = body.as_object().ok_or("the body is not a JSON object")?;
     cannot(body)?;
     let mut out = Map::new();
-    match chat {
-        true => conversation(body, &mut out)?,
-        false => {
+    match form {
+        Form::Chat => conversation(body, &mut out)?,
+        Form::Text | Form::Native => {
             let prompt = one_prompt(&body.get("prompt").cloned().unwrap_or_default())?;
             out.insert("prompt".into(), prompt);
         }
     }
     format(body, &mut out)?;
     out.insert("sampling".into(), Value::Object(sampling(body)?));
-    if let Some(likely) = likely(body, chat)? {
+    if let Some(likely) = likely(body, form)? {
         out.insert("likely".into(), likely.into());
     }
     let stream = flag(body, "stream")?.unwrap_or(false);
@@ -84,10 +97,28 @@ pub(super) fn read(body: &[u8], chat: bool) -> Result<Asked, String> {
     let choices = there(body, "n").map_or(Some(1), |n| n.as_u64().and_then(|n| u32::try_from(n).ok()));
     let choices = choices.filter(|n| (1..=CHOICES).contains(n));
     let choices = choices.ok_or_else(|| format!("`n` must be a whole number from 1 to {CHOICES}"))?;
-    Ok(Asked { request, usage, choices, model })
+    let tokens = flag(body, "return_tokens")?.unwrap_or(false);
+    Ok(Asked { request, usage, choices: if form == Form::Native { 1 } else { choices }, model, tokens })
 }
 
 impl Asked {
+    /// What a reply in llama-server's own words says again: the prompt, and the settings that were named.
+    pub(super) fn again(&self) -> (Value, Value) {
+        let Request { body, stop, max_tokens, stream, .. } = &self.request;
+        let most = max_tokens.map_or(-1, i64::from);
+        let mut settings = body["sampling"].clone();
+        for (key, value) in [
+            ("n_predict", most.into()),
+            ("max_tokens", most.into()),
+            ("stream", (*stream).into()),
+            ("stop", stop.clone().into()),
+            ("n_probs", body.get("likely").cloned().unwrap_or_else(|| 0.into())),
+        ] {
+            settings[key] = value;
+        }
+        (body.get("prompt").cloned().unwrap_or_default(), settings)
+    }
+
     /// What the engine is asked for each reply, in turn: a seed of the client's own gives each of them one of its own.
     pub(super) fn each(&self) -> impl Iterator<Item = Request> + Send + use<> {
         let request = self.request.clone();
@@ -151,7 +182,7 @@ fn flag(body: &Map<String, Value>, key: &str) -> Result<Option<bool>, String> {
 fn cannot(body: &Map<String, Value>) -> Result<(), String> {
     let refused =
         |what: &str| Err(format!("`{what}` is more than the embedded engine can do: use llama-server for that"));
-    for key in ["echo", "suffix", "best_of", "lora"] {
+    for key in ["echo", "suffix", "best_of", "lora", "response_fields"] {
         if there(body, key).is_some_and(|value| *value != false && *value != 1 && *value != "" && *value != json!([])) {
             return refused(key);
         }
@@ -161,13 +192,13 @@ fn cannot(body: &Map<String, Value>) -> Result<(), String> {
 
 /// Of how many tokens the odds are wanted at each place; `None` where none are. As llama-server reads it: a chat says `logprobs: true`,
 /// with 20 of them unless `top_logprobs` says otherwise, a text says the number.
-fn likely(body: &Map<String, Value>, chat: bool) -> Result<Option<u64>, String> {
+fn likely(body: &Map<String, Value>, form: Form) -> Result<Option<u64>, String> {
     let wrong = |key: &str| format!("`{key}` must be a whole number from 0 to {LIKELY}");
     let number = |key: &str| match there(body, key) {
         None => Ok(None),
         Some(value) => value.as_u64().filter(|n| *n <= LIKELY).map(Some).ok_or_else(|| wrong(key)),
     };
-    if !chat {
+    if form != Form::Chat {
         return Ok(number("logprobs")?.or(number("n_probs")?.filter(|n| *n > 0)));
     }
     let wanted = flag(body, "logprobs")?.unwrap_or(false);
@@ -304,12 +335,23 @@ fn there_in(value: &Value, key: &str) -> Option<Value> {
     value.get(key).filter(|value| !value.is_null()).cloned()
 }
 
-/// The text of a prompt. Several prompts would be several replies.
+/// A prompt, as llama-server reads it: a text, or tokens, or tokens and texts in a row. Several prompts would be several replies.
 fn one_prompt(prompt: &Value) -> Result<Value, String> {
+    let is_token = |part: &Value| part.as_i64().is_some_and(|token| i32::try_from(token).is_ok());
     match prompt {
         Value::String(_) => Ok(prompt.clone()),
-        Value::Array(all) if all.len() == 1 && all[0].is_string() => Ok(all[0].clone()),
-        _ => Err("`prompt` must be one string: the embedded engine takes neither several prompts nor tokens".into()),
+        Value::Object(said) if !said.contains_key("multimodal_data") => {
+            one_prompt(said.get("prompt_string").filter(|text| text.is_string()).unwrap_or(&Value::Null))
+        }
+        Value::Array(all) if all.len() == 1 && !is_token(&all[0]) => one_prompt(&all[0]),
+        Value::Array(all) if all.iter().any(is_token) && all.iter().all(|part| part.is_string() || is_token(part)) => {
+            Ok(prompt.clone())
+        }
+        _ => Err(
+            "`prompt` must be one text, or one list of tokens: the embedded engine takes neither several prompts nor \
+                  pictures"
+                .into(),
+        ),
     }
 }
 
@@ -377,7 +419,7 @@ mod tests {
     use super::*;
 
     fn chat(body: &Value) -> Result<Asked, String> {
-        read(body.to_string().as_bytes(), true)
+        read(body.to_string().as_bytes(), Form::Chat)
     }
 
     #[test]
@@ -417,22 +459,22 @@ mod tests {
 
     #[test]
     fn odds_are_told_of_as_many_tokens_as_are_asked_for() {
-        let of = |more: Value, chat: bool| {
+        let of = |more: Value, form: Form| {
             let mut body = json!({"messages": [{"role": "user", "content": "hi"}], "prompt": "hi"});
             body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            read(body.to_string().as_bytes(), chat).unwrap().request.body["likely"].clone()
+            read(body.to_string().as_bytes(), form).unwrap().request.body["likely"].clone()
         };
-        for (more, chat, is) in [
-            (json!({}), true, Value::Null),
-            (json!({"logprobs": false, "top_logprobs": 0}), true, Value::Null),
-            (json!({"logprobs": true}), true, json!(20)),
-            (json!({"logprobs": true, "top_logprobs": 0}), true, json!(0)),
-            (json!({"logprobs": true, "top_logprobs": 3}), true, json!(3)),
-            (json!({"n_probs": 4}), true, json!(4)),
-            (json!({"logprobs": 5}), false, json!(5)),
-            (json!({"n_probs": 0}), false, Value::Null),
+        for (more, form, is) in [
+            (json!({}), Form::Chat, Value::Null),
+            (json!({"logprobs": false, "top_logprobs": 0}), Form::Chat, Value::Null),
+            (json!({"logprobs": true}), Form::Chat, json!(20)),
+            (json!({"logprobs": true, "top_logprobs": 0}), Form::Chat, json!(0)),
+            (json!({"logprobs": true, "top_logprobs": 3}), Form::Chat, json!(3)),
+            (json!({"n_probs": 4}), Form::Chat, json!(4)),
+            (json!({"logprobs": 5}), Form::Text, json!(5)),
+            (json!({"n_probs": 0}), Form::Text, Value::Null),
         ] {
-            assert_eq!(of(more.clone(), chat), is, "{more}");
+            assert_eq!(of(more.clone(), form), is, "{more}");
         }
     }
 
@@ -514,17 +556,18 @@ mod tests {
             let why = chat(&body).unwrap_err();
             assert!(why.contains(part), "{body}: {why}");
         }
-        assert!(read(b"{", true).unwrap_err().contains("not JSON"));
+        assert!(read(b"{", Form::Chat).unwrap_err().contains("not JSON"));
         let nested = format!(
             r#"{{"messages": [{{}}], "json_schema": {}{}}}"#,
             r#"{"items":"#.repeat(20_000),
             "}".repeat(20_000)
         );
-        let why = read(nested.as_bytes(), true).unwrap_err();
+        let why = read(nested.as_bytes(), Form::Chat).unwrap_err();
         assert!(why.contains("more than 127 levels") && !why.contains("not JSON"), "{why}");
         let grammar = format!("root ::= {}\"a\"{}", "(".repeat(20_000), ")".repeat(20_000));
         for body in [json!({"messages": [{}], "grammar": grammar}), json!({"prompt": "a", "grammar": grammar})] {
-            let why = read(body.to_string().as_bytes(), body.get("prompt").is_none()).unwrap_err();
+            let form = if body.get("prompt").is_some() { Form::Text } else { Form::Chat };
+            let why = read(body.to_string().as_bytes(), form).unwrap_err();
             assert!(why.contains("20000 levels deep"), "{why}");
         }
         let links = (0..20_000).map(|n| (format!("d{n}"), json!({"$ref": format!("#/$defs/d{}", n + 1)})));
@@ -534,9 +577,35 @@ mod tests {
             let why = chat(&body).unwrap_err();
             assert!(why.contains("more than 256 levels deep"), "{why}");
         }
-        assert!(read(br#"{"prompt": [1, 2]}"#, false).unwrap_err().contains("`prompt`"));
-        let text = read(br#"{"prompt": ["one"], "n_predict": -1, "seed": -1}"#, false).unwrap();
+        let text = read(br#"{"prompt": ["one"], "n_predict": -1, "seed": -1}"#, Form::Text).unwrap();
         assert_eq!((text.request.max_tokens, &text.request.body["prompt"]), (None, &json!("one")));
         assert_eq!(text.request.body["sampling"]["seed"], u32::MAX);
+    }
+
+    #[test]
+    fn a_prompt_is_a_text_or_tokens() {
+        let prompt = |prompt: Value| {
+            let body = json!({"prompt": prompt, "n_predict": 4, "return_tokens": true, "n": 3}).to_string();
+            read(body.as_bytes(), Form::Native)
+                .map(|asked| (asked.again().0, asked.again().1, asked.choices, asked.tokens))
+        };
+        let (again, settings, choices, tokens) = prompt(json!([1, 2, "three"])).unwrap();
+        assert_eq!(
+            (again, settings["n_predict"].clone(), choices, tokens),
+            (json!([1, 2, "three"]), json!(4), 1, true)
+        );
+        for (given, is) in [
+            (json!("one"), json!("one")),
+            (json!(["one"]), json!("one")),
+            (json!([[1, 2]]), json!([1, 2])),
+            (json!([7]), json!([7])),
+            (json!({"prompt_string": "one"}), json!("one")),
+        ] {
+            assert_eq!(prompt(given).unwrap().0, is);
+        }
+        let picture = json!({"prompt_string": "<__media__>", "multimodal_data": ["AA=="]});
+        for several in [json!(["a", "b"]), json!([[1], [2]]), json!([]), json!([1.5]), json!(null), picture] {
+            assert!(prompt(several).unwrap_err().contains("`prompt`"));
+        }
     }
 }

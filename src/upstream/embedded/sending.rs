@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::Told;
 use super::reply::{self, Reply, summed};
+use super::request::Form;
 use crate::engine::generate::{Ended, Event};
 
 pub(super) async fn at_once(
@@ -25,7 +26,8 @@ pub(super) async fn at_once(
             | Event::Began { .. }
             | Event::Odds(_)
             | Event::Said(_)
-            | Event::Text(_) => continue,
+            | Event::Text(_)
+            | Event::Token(_) => continue,
         };
         choices.push(shape.choice(&told.said, &ended));
         let so_far = summed(sum, &ended);
@@ -75,13 +77,18 @@ impl<M: Iterator<Item = Told>> Streamed<M> {
         loop {
             let told = self.told.as_mut()?;
             return Some(match told.next().await {
-                Event::Taken | Event::Counted(_) | Event::Words(_) | Event::Began { .. } | Event::Odds(_) => continue,
+                Event::Taken
+                | Event::Counted(_)
+                | Event::Words(_)
+                | Event::Began { .. }
+                | Event::Odds(_)
+                | Event::Token(_) => continue,
                 Event::Said(deltas) => {
                     let mut odds = std::mem::take(&mut told.said.odds);
                     let mut said = |delta| event(&self.shape.said(delta, std::mem::take(&mut odds)));
                     deltas.iter().map(&mut said).collect()
                 }
-                Event::Text(text) => event(&self.shape.text(&text, std::mem::take(&mut told.said.odds))),
+                Event::Text(text) => event(&self.shape.text(&text, &mut told.said)),
                 Event::Ended(ended) => self.ended(&ended),
                 // Too late for a status: the stream says so.
                 Event::Refused(why) => {
@@ -94,13 +101,14 @@ impl<M: Iterator<Item = Told>> Streamed<M> {
 
     /// What a reply ends with, and goes on with the next, or to the end.
     fn ended(&mut self, ended: &Ended) -> String {
-        let called = self.told.as_ref().is_some_and(|told| told.said.called());
-        let last = self.shape.last(ended, called);
+        let said = self.told.take().map(|told| told.said).unwrap_or_default();
+        let last = self.shape.last(&said, ended);
         let sum = summed(self.sum.take(), ended);
         self.told = self.more.next();
         if self.told.is_none() {
             let parts = self.shape.closing(last, &sum, self.usage);
-            return parts.iter().map(event).chain(["data: [DONE]\n\n".to_owned()]).collect();
+            let done = (self.shape.form != Form::Native).then(|| "data: [DONE]\n\n".to_owned());
+            return parts.iter().map(event).chain(done).collect();
         }
         self.sum = Some(sum);
         self.shape.index += 1;

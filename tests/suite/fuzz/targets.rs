@@ -71,7 +71,7 @@ pub(super) const RESPONSES: Target = Target {
 pub(super) const OLLAMA: Target = Target {
     name: "ollama",
     read: |b| {
-        let _ = (ollama::for_ollama_alone(b), ollama::loads(b));
+        let _ = (ollama::unsayable(b, false), ollama::unsayable(b, true));
         // Both, whatever comes of the first.
         heard(ollama::chat(b)) | heard(ollama::generate(b))
     },

@@ -623,3 +623,23 @@ fn templates_without_tools_and_strict_ids() {
     post(&next.assistant("So.").user("Well."), "nine");
     assert_eq!(fake.last().messages()[..before.len()], before[..]);
 }
+
+/// Gemini's models refuse a history whose calls lack the signature of the thoughts before them, calls of ours included.
+#[test]
+fn a_call_of_ours_goes_back_with_what_its_server_must_hear_again() {
+    let (fake, proxy, sent, id) = started(Kind::LlamaServer, "");
+    let extra = json!({"google": {"thought_signature": "Ab+/c=="}});
+    let said = extra.clone();
+    scripted(&fake, 7, move |round, seen| match round {
+        0 => {
+            let mut reply = whole_reply(seen, 0, "", &[("call_g", TOOL.into(), json!({"id": id}).to_string())]);
+            reply["choices"][0]["message"]["tool_calls"][0]["extra_content"] = said.clone();
+            Says::Raw(200, reply)
+        }
+        _ => turn("At nine.", vec![]),
+    });
+    assert_eq!(read_whole(&proxy.chat(&sent).ok()).text, "At nine.");
+    let messages = fake.last().messages();
+    let calls = messages.iter().rev().find_map(|m| m["tool_calls"].get(0)).unwrap();
+    assert_eq!((&calls["id"], &calls["extra_content"]), (&json!("call_g"), &extra));
+}

@@ -3,6 +3,7 @@
 
 pub mod compacted;
 pub mod dialect;
+pub mod extra;
 pub mod finish;
 pub mod json;
 pub mod known;

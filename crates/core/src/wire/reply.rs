@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
+use super::extra;
 pub use super::finish::{finish_of, is_failure};
 
 /// How far down an error inside an error is looked for.
@@ -485,6 +486,9 @@ impl Choice {
         };
         let before = text(call.pointer("/function/arguments"));
         call["function"]["arguments"] = (before + &more).into();
+        if let Some(extra) = part.get(extra::FIELD).filter(|extra| says(extra)) {
+            call[extra::FIELD] = extra.clone();
+        }
     }
 
     fn logprobs(&mut self, more: &Value) {

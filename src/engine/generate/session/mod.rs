@@ -167,6 +167,7 @@ impl<M: Machine> Session<M> {
         telling.end(&mut job, say)?;
         say(Event::Ended(Ended {
             cut,
+            stopped: telling.text.stopped().map(str::to_owned),
             prompt_tokens: count(prompt.len()),
             cached_tokens: count(cached),
             completion_tokens: tokens,
@@ -309,7 +310,7 @@ impl<M: Machine> Session<M> {
                 say(Event::Odds(odds))?;
             }
             // Even with nothing new to tell: whether anybody still listens.
-            say(Event::Said(Vec::new()))?;
+            say(if telling.chat { Event::Said(Vec::new()) } else { Event::Token(token) })?;
             if request.stream {
                 telling.tell(job, say)?;
             }

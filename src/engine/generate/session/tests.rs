@@ -140,7 +140,7 @@ fn ask(session: &mut Session<Bytes>, request: Request) -> (String, Vec<Event>) {
     session.answer(&request, &mut |event| {
         match event {
             Event::Text(more) => text.push_str(&more),
-            Event::Said(_) => {}
+            Event::Said(_) | Event::Token(_) => {}
             event => other.push(event),
         }
         true

@@ -200,7 +200,8 @@ impl Answering {
                 _ => format!("[left out: at most {CALLS} calls at once]"),
             };
             room = room.saturating_sub(self.app.measure.count(key, &text));
-            written.push(call_json(&Call { id: id.clone(), name: name.into(), arguments }));
+            let extra = call.extra.clone();
+            written.push(call_json(&Call { id: id.clone(), name: name.into(), arguments, extra }));
             results.push(openai_chat::new_result(&id, &text));
         }
         let mut message = json!({"role": "assistant", "content": null, "tool_calls": written});

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::wire::{json, reply};
+use crate::wire::{extra, json, reply};
 
 /// What a reply, or one chunk of it, says. All of it may be absent.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -57,7 +57,7 @@ pub struct Telemetry {
 pub struct CallPart {
     /// Which call of the reply, from 0.
     pub index: u64,
-    /// `id`, in the first part.
+    /// `id`, in the first part, with what the client has to bring back with it: see [`extra`].
     pub id: Option<String>,
     /// `function.name`, in the first part.
     pub name: Option<String>,
@@ -193,7 +193,7 @@ fn part(at: u64, call: &Value) -> CallPart {
     };
     CallPart {
         index: call.get("index").and_then(Value::as_u64).unwrap_or(at),
-        id: text(call.get("id")),
+        id: extra::with_extra(call),
         name: text(function.and_then(|f| f.get("name"))),
         arguments,
     }

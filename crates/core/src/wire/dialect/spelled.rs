@@ -11,6 +11,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
 use super::super::WireError;
+use super::super::extra;
 use super::super::json::{self, Fields};
 
 /// A request: its fields, some of them as they are spelled.
@@ -218,7 +219,8 @@ impl Message {
     }
 
     /// The result of a tool.
-    pub(super) fn result(id: String, content: String) -> Message {
+    pub(super) fn result(id: &str, content: String) -> Message {
+        let id = extra::without_extra(id).0;
         let fields = [("role", "tool".into()), ("tool_call_id", id.into()), ("content", content.into())];
         Message {
             fields: fields.map(|(key, value): (&str, Value)| (key.into(), value)).into_iter().collect(),
@@ -276,12 +278,14 @@ impl Serialize for Message {
     }
 }
 
-/// A call of a function, as a message carries it.
-pub(super) fn call(id: String, name: String, arguments: String) -> Value {
+/// A call of a function, as a message carries it. `id` is the client's.
+pub(super) fn call(id: &str, name: String, arguments: String) -> Value {
+    let (id, extra) = extra::without_extra(id);
     let object = |fields: [(&str, Value); 2]| Map::from_iter(fields.map(|(key, value)| (key.to_owned(), value)));
     let function = object([("name", name.into()), ("arguments", arguments.into())]);
     let mut call = object([("id", id.into()), ("type", "function".into())]);
     call.insert("function".into(), function.into());
+    call.extend(extra.map(|extra| (extra::FIELD.to_owned(), extra)));
     call.into()
 }
 

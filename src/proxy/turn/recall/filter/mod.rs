@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use self::answered::{Answered, Held};
 use crate::conversation::Tokens;
 use crate::recall::spoken;
+use crate::wire::extra;
 
 /// A call of our tool, as the model wrote it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub(super) struct Call {
     pub(super) id: String,
     pub(super) name: String,
     pub(super) arguments: String,
+    /// What its server must hear again with it, see [`extra`].
+    pub(super) extra: Option<Value>,
 }
 
 /// Calls of one round that are looked at. A model that writes more is stuck or means harm: what follows is the client's and passes
@@ -259,7 +262,7 @@ impl Filter {
         if let Some((tool, all)) = calls.filter(|_| whole && self.finish.as_deref() != Some("length")) {
             delta.remove("content");
             for (index, arguments) in all.into_iter().enumerate() {
-                let call = Call { id: String::new(), name: tool.into(), arguments };
+                let call = Call { name: tool.into(), arguments, ..Call::default() };
                 self.calls.all.push(Partial::new(index as u64, call, Whose::Ours));
             }
             return true;
@@ -426,6 +429,7 @@ impl Filter {
         }
         if keeps {
             partial.call.arguments.push_str(&arguments);
+            partial.call.extra = fragment.get(extra::FIELD).cloned().or(partial.call.extra.take());
         }
         if partial.whose == Whose::Unknown {
             // A name whose arguments have begun is whole.
@@ -586,7 +590,12 @@ fn numbered(mut fragment: Value, index: usize) -> Value {
 
 /// A call as it stands in a message.
 pub(super) fn call_json(call: &Call) -> Value {
-    json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
+    let mut out =
+        json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}});
+    if let Some(extra) = &call.extra {
+        out[extra::FIELD] = extra.clone();
+    }
+    out
 }
 
 #[cfg(test)]

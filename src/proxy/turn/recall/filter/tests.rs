@@ -297,3 +297,19 @@ fn a_call_costs_the_same_however_many_came_before_it() {
         assert!(many < 9 * few.max(TICKS), "{what}: {few} ns for 4,000 calls, {many} for 16,000");
     }
 }
+
+#[test]
+fn what_a_server_must_hear_again_stays_with_a_call() {
+    let extra = json!({"google": {"thought_signature": "Ab+/c=="}});
+    let mut head = part(0, "a", OURS, "");
+    head["extra_content"] = extra.clone();
+    let mut filter = Filter::new(true, vec![OURS], MOST, Answered::default());
+    let chunks = [
+        (json!({"role": "assistant", "tool_calls": [head]}), Value::Null),
+        (json!({"tool_calls": [part(0, "", "", "{}")]}), json!("tool_calls")),
+    ];
+    run(&mut filter, &chunks);
+    let calls = filter.ours();
+    assert_eq!((calls.len(), &call_json(&calls[0])["extra_content"]), (1, &extra));
+    assert!(call_json(&Call::default()).get("extra_content").is_none());
+}

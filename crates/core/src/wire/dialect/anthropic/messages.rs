@@ -11,6 +11,7 @@ use super::compaction::{self, Cut};
 use super::tools::Change;
 use super::{Before, WireError, wrong};
 use crate::wire::compacted;
+use crate::wire::extra;
 use crate::wire::json::{self, Fields};
 use crate::wire::parts::{CARRIED, blocks};
 
@@ -369,6 +370,7 @@ fn user(out: &mut Out<'_>, content: &str) -> Result<(), WireError> {
 /// A tool message. The images that it cannot hold go among `media`: in chat completions those are a user's.
 fn result(block: &Fields<'_>, media: &mut Vec<Part>) -> Result<Message, WireError> {
     let id = block.string("tool_use_id").unwrap_or_default();
+    let id = extra::without_extra(&id).0;
     let is_error = block.get("is_error") == Some("true");
     let mut parts = Vec::new();
     let content = given(block, "content").unwrap_or("\"\"");
@@ -484,5 +486,5 @@ fn call(block: &Fields<'_>) -> Value {
         Some(input) => json::string(input).unwrap_or_else(|| input.to_owned()),
     };
     let of = |key: &str| block.string(key).unwrap_or_default();
-    spelled::call(of("id"), of("name"), input)
+    spelled::call(&of("id"), of("name"), input)
 }

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::spelled::{self, Chat, Item, Message, Part, each, given};
 use super::{WireError, wrong};
+use crate::wire::extra;
 use crate::wire::json;
 use crate::wire::parts::blocks::failed;
 
@@ -46,6 +47,7 @@ fn translated(at: usize, message: Item<'_>, calls: &mut Calls) -> Result<Message
     } else {
         answers
     };
+    let answers = answers.map(|id| extra::without_extra(&id).0.to_owned());
     if role == "tool" && fields.get("is_error") == Some("true") {
         fail(&mut out);
     }
@@ -121,7 +123,7 @@ impl Calls {
             let made_up = own.is_none();
             // The same history has to get the same ids each time.
             let id = own.unwrap_or_else(|| format!("call_{at}_{n}"));
-            out.push(spelled::call(id.clone(), name.clone(), arguments));
+            out.push(spelled::call(&id, name.clone(), arguments));
             calls.push(Call { id, name, made_up, answered: false });
             Ok(())
         })?;

@@ -20,7 +20,8 @@ pub mod models;
 mod reply;
 mod request;
 
-/// Reads a request to `POST /api/chat`. `None` where it holds no message: it loads or unloads a model.
+/// Reads a request to `POST /api/chat`. `None` where it holds no message (it loads or unloads a model), or where only an Ollama can
+/// answer it ([`RENDERS`]).
 ///
 /// # Errors
 /// What has the wrong shape, with the path of the field.
@@ -29,6 +30,7 @@ pub fn chat(body: &[u8]) -> Result<Option<Heard>, WireError> {
         let model = model(&asked.fields)?;
         let messages = match asked.spelled("messages") {
             None | Some("null") => return Ok(None),
+            Some(_) if renders(&asked.fields) => return Ok(None),
             Some(messages) => messages,
         };
         let mut chat = Chat::new(Some(&model), body.len());
@@ -50,8 +52,8 @@ pub fn chat(body: &[u8]) -> Result<Option<Heard>, WireError> {
 }
 
 /// Reads a request to `POST /api/generate`. A `context` of ours is the conversation so far. `None` where it cannot be said
-/// as messages (`raw`, `suffix`, `template`, the `context` of an Ollama), or where it holds no prompt: it loads or unloads a
-/// model.
+/// as messages (`raw`, `suffix`, `template`, the `context` of an Ollama, [`RENDERS`]), or where it holds no prompt: it loads or unloads
+/// a model.
 ///
 /// # Errors
 /// What has the wrong shape, with the path of the field; a `context` of ours that is not whole.
@@ -85,7 +87,7 @@ fn generated(all: Asked<'_>, size: usize) -> Result<Option<Heard>, WireError> {
     if !prompt.starts_with('"') {
         return Err(wrong("prompt", "must be a string"));
     }
-    if prompt == "\"\"" && spells_nothing(images) {
+    if prompt == "\"\"" && (spells_nothing(images) || unloads(&asked)) {
         return Ok(None);
     }
     if !system.is_empty() {
@@ -111,22 +113,54 @@ fn generated(all: Asked<'_>, size: usize) -> Result<Option<Heard>, WireError> {
     }))
 }
 
+/// Has an Ollama tell the prompt that its template makes, and generate nothing (`api/types.go`, `DebugRenderOnly`).
+const RENDERS: &str = "_debug_render_only";
+
 /// What of a request to `POST /api/generate` cannot be said as messages.
-const BEYOND: [&str; 4] = ["raw", "suffix", "template", "context"];
+const BEYOND: [&str; 5] = ["raw", "suffix", "template", "context", RENDERS];
 
 fn beyond(asked: &Map<String, Value>) -> Vec<&'static str> {
     BEYOND.into_iter().filter(|name| asked.get(*name).is_some_and(|value| !says_nothing(value))).collect()
 }
 
-/// The fields of a request to `POST /api/generate` that only an Ollama understands.
-pub fn for_ollama_alone(body: &[u8]) -> Vec<&'static str> {
-    object(body).map(|asked| beyond(&asked)).unwrap_or_default()
+/// What a request asks for that is not said as messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unsayable {
+    /// It only loads a model.
+    Loads,
+    /// It only unloads one.
+    Unloads,
+    /// These fields, which only an Ollama understands.
+    OllamaAlone(Vec<&'static str>),
 }
 
-/// Whether a request that is not said as messages only loads a model, or unloads it.
-pub fn loads(body: &[u8]) -> bool {
-    object(body)
-        .is_ok_and(|asked| ["prompt", "suffix", "images"].iter().all(|key| asked.get(*key).is_none_or(says_nothing)))
+/// What a request asks for that [`chat`] or, where `generate`, [`self::generate`] has no messages of.
+pub fn unsayable(body: &[u8], generate: bool) -> Unsayable {
+    let asked = object(body).unwrap_or_default();
+    let has = |key: &str| asked.get(key).is_some_and(|value| !says_nothing(value));
+    let unloads = unloads(&asked);
+    let asks = match generate {
+        true => has("prompt") || has("suffix") || has("images") && !unloads,
+        false => renders(&asked),
+    };
+    match (asks, unloads) {
+        (true, _) => Unsayable::OllamaAlone(beyond(&asked)),
+        (false, true) => Unsayable::Unloads,
+        (false, false) => Unsayable::Loads,
+    }
+}
+
+fn renders(asked: &Map<String, Value>) -> bool {
+    asked.get(RENDERS) == Some(&Value::Bool(true))
+}
+
+/// Whether the model is to be given up behind this request: a `keep_alive` of 0, as a number or as a duration such as `"0s"`.
+fn unloads(asked: &Map<String, Value>) -> bool {
+    match asked.get("keep_alive") {
+        Some(Value::Number(lasts)) => lasts.as_f64() == Some(0.0),
+        Some(Value::String(lasts)) => lasts.contains('0') && !lasts.contains(|c: char| matches!(c, '1'..='9')),
+        _ => false,
+    }
 }
 
 /// An error reply.

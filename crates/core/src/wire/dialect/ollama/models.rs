@@ -43,11 +43,12 @@ pub fn show(model: &Value, tools: bool, vision: bool) -> Value {
     })
 }
 
-/// What is answered to a request that only loads a model, or unloads it: windowsill's own is loaded, other servers see to that
+/// What is answered to a request that only loads a model, or `unloads` it: windowsill's own is loaded, other servers see to that
 /// themselves. `created_at` is RFC 3339.
-pub fn loaded(model: &str, created_at: &str) -> Value {
+pub fn loaded(model: &str, created_at: &str, unloads: bool) -> Value {
+    let reason = if unloads { "unload" } else { "load" };
     json!({"model": model, "created_at": created_at, "message": {"role": "assistant", "content": ""}, "response": "",
-        "done": true, "done_reason": "load"})
+        "done": true, "done_reason": reason})
 }
 
 fn entry(model: &Value) -> Value {

@@ -19,7 +19,7 @@ const ALIKE: [&str; 10] = [
 ];
 
 /// Fields that were said in other words, or are not for the client to say.
-const LEFT_OUT: [&str; 5] = ["model", "stream", "stream_options", "truncate", "shift"];
+const LEFT_OUT: [&str; 6] = ["model", "stream", "stream_options", "truncate", "shift", super::RENDERS];
 
 /// All but the model and the messages, in the words of chat completions.
 pub(super) fn translate(mut asked: Map<String, Value>) -> Result<Map<String, Value>, WireError> {

@@ -13,6 +13,9 @@ pub(super) struct Head {
     pub(super) system: Vec<String>,
     /// The tools that the history brought.
     pub(super) tools: Vec<Value>,
+    /// MCP servers that could not be connected to, by their labels: it is told once.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) unreached: Vec<String>,
     /// The response itself without its output, for whoever asks for it by its id.
     #[serde(skip_serializing_if = "Value::is_null")]
     pub(super) response: Value,

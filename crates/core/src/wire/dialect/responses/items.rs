@@ -227,6 +227,10 @@ impl<'a> History<'a> {
             }
             // Where it is the last one, it is obeyed.
             "compaction_trigger" => {}
+            // Told here before, and for the client.
+            "mcp_list_tools" if given(item, "error").is_some() => {
+                self.with.head.unreached.extend(item.string("server_label"));
+            }
             // For the client: the model has no part in it.
             "ghost_snapshot" => self.with.tally.left_out(&kind, Some(item)),
             "mcp_approval_response" => {
@@ -332,7 +336,7 @@ impl<'a> History<'a> {
         let name = form.name().map(str::to_owned).or_else(|| item.string("name")).filter(|name| !name.is_empty());
         let namespace = item.string("namespace").filter(|group| !group.is_empty());
         let special = Special { form, namespace, name: name.unwrap_or_else(|| "unknown".into()) };
-        let call = spelled::call(id.clone(), self.with.tools.called(&special), form.arguments(item));
+        let call = spelled::call(&id, self.with.tools.called(&special), form.arguments(item));
         if self.turn().is_none() {
             self.push_images();
             self.add(Message::new("assistant", Value::Null));
@@ -403,7 +407,7 @@ impl<'a> History<'a> {
         match call {
             Some((id, at)) => {
                 self.open.remove(&at);
-                self.add(Message::result(id, words));
+                self.add(Message::result(&id, words));
                 self.images.append(&mut images);
             }
             None => {

@@ -2,7 +2,8 @@
 //! completions. What a client has the server remember (`previous_response_id`, `item_reference`) is given from outside.
 //!
 //! A local server runs no tools of its own. `web_search`, `file_search`, `code_interpreter`, `mcp` and the like are left
-//! out of the tools (Codex offers `web_search` in every request); a `tool_choice` that asks for one is left out, too.
+//! out of the tools (Codex offers `web_search` in every request); a `tool_choice` that asks for one is left out, too. An MCP server
+//! that nobody connects to is told as OpenAI tells one that cannot be reached: by an item `mcp_list_tools` with an `error`.
 
 mod calls;
 pub mod compaction;

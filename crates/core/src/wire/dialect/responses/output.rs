@@ -11,16 +11,22 @@ use super::calls::Form;
 use super::tools::Special;
 use crate::wire::reply::grow_name;
 
+/// Why an MCP server has no tools here.
+const UNREACHED: &str =
+    "MCP servers are not connected to from here: connect to it in the client, and offer its tools as functions";
+
 /// The output, as far as it was heard and told.
 #[derive(Default)]
 pub(super) struct Output {
     pub(super) items: Vec<Item>,
-    /// How many of them there are of each kind: reasoning, messages, calls, compactions.
-    kinds: [usize; 4],
+    /// How many of them there are of each kind: reasoning, messages, calls, compactions, MCP servers.
+    kinds: [usize; 5],
     /// The last call of each number.
     latest: HashMap<u64, usize>,
     /// The item that is told now.
     pub(super) front: usize,
+    /// MCP servers that the client wants, and that nobody here connects to: told before the model's first word.
+    pub(super) unreached: Vec<String>,
 }
 
 /// An item of the output, as far as it was heard and told.
@@ -47,6 +53,8 @@ pub(super) enum Body {
     Call(CallPart),
     /// What the client brings back for the history before it; `None` while it is made.
     Compaction(Option<String>),
+    /// An MCP server that nobody here connects to, by its label.
+    Unreached(String),
 }
 
 /// A part of an item's content.
@@ -125,6 +133,7 @@ impl Names {
             (Body::Message(_), _) => format!("msg_{id}_{nth}"),
             (Body::Call(_), _) => format!("{}_{id}_{nth}", self.form(item).item().1),
             (Body::Compaction(_), _) => format!("cmp_{id}"),
+            (Body::Unreached(_), _) => format!("mcpl_{id}_{nth}"),
         }
     }
 
@@ -138,6 +147,9 @@ impl Names {
             Body::Compaction(content) => {
                 let content = content.as_deref().filter(|_| filled).unwrap_or_default();
                 json!({"id": id, "type": "compaction", "encrypted_content": content})
+            }
+            Body::Unreached(label) => {
+                json!({"id": id, "type": "mcp_list_tools", "server_label": label, "tools": [], "error": UNREACHED})
             }
             Body::Reasoning(parts) => {
                 let mut out = json!({"id": id, "type": "reasoning", "summary": [], "content": list(parts)});
@@ -179,9 +191,15 @@ impl Output {
                 2
             }
             Body::Compaction(_) => 3,
+            Body::Unreached(_) => 4,
         };
         self.items.push(Item::new(self.kinds[kind], body));
         self.kinds[kind] += 1;
+    }
+
+    /// The model's first word comes: what stands before it.
+    pub(super) fn tell_unreached(&mut self) {
+        std::mem::take(&mut self.unreached).into_iter().for_each(|label| self.add(Body::Unreached(label)));
     }
 
     /// A compaction begins, or is there whole.
@@ -246,15 +264,15 @@ impl Item {
         Item { nth, open: false, part: 0, part_open: false, told: 0, told_logprobs: 0, body, whole: Whole::default() }
     }
 
-    /// Whether it stands for the history before it.
-    pub(super) fn is_compaction(&self) -> bool {
-        matches!(self.body, Body::Compaction(_))
+    /// Whether it is told to its end once it is complete, whatever follows.
+    pub(super) fn is_apart(&self) -> bool {
+        matches!(self.body, Body::Compaction(_) | Body::Unreached(_))
     }
 
     /// Nothing can follow in it once another item has begun.
     pub(super) fn complete(&mut self) -> bool {
         match &self.body {
-            Body::Reasoning(_) | Body::Message(_) => true,
+            Body::Reasoning(_) | Body::Message(_) | Body::Unreached(_) => true,
             Body::Compaction(content) => content.is_some(),
             Body::Call(call) => call.name.is_some() && self.whole.is(&call.arguments),
         }

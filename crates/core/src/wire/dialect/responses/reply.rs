@@ -26,7 +26,7 @@ pub(super) struct Reply {
     /// Whether the client wants it stored.
     stored: bool,
     events: Events,
-    output: Output,
+    pub(super) output: Output,
     finish: Option<String>,
     usage: Usage,
     error: Value,
@@ -125,6 +125,9 @@ impl ReplyEncoder for Reply {
         if let Some(compaction) = &said.compaction {
             self.output.compaction(compaction);
         }
+        if ![&said.reasoning, &said.text, &said.refusal].into_iter().all(String::is_empty) || !said.calls.is_empty() {
+            self.output.tell_unreached();
+        }
         self.output.text(Kind::Reasoning, &said.reasoning, &[]);
         self.output.text(Kind::Text, &said.text, &said.logprobs);
         self.output.text(Kind::Refusal, &said.refusal, &[]);
@@ -142,6 +145,7 @@ impl ReplyEncoder for Reply {
         }
         self.over = true;
         if self.output.items.is_empty() {
+            self.output.tell_unreached();
             self.output.add(Body::Message(vec![Part { kind: Kind::Text, text: String::new(), logprobs: Vec::new() }]));
         }
         self.advance(&mut out, true);
@@ -228,7 +232,7 @@ impl Reply {
             let (at, last) = (self.output.front, self.output.front + 1 == self.output.items.len());
             let cut = last && self.status() == "incomplete";
             let item = &mut self.output.items[at];
-            let done = ended || (!last || item.is_compaction()) && item.complete();
+            let done = ended || (!last || item.is_apart()) && item.complete();
             if let Body::Call(call) = &mut item.body {
                 let waits = call.name.as_ref().and_then(|name| self.names.special.get(name));
                 // The name may come in pieces, before the arguments.
@@ -253,6 +257,7 @@ impl Reply {
                 Body::Call(_) => self.tell_call(out, at, done),
                 Body::Reasoning(_) | Body::Message(_) => self.tell_parts(out, at, done),
                 Body::Compaction(_) => self.tell_compacting(out, at),
+                Body::Unreached(_) => self.tell_unreached(out, at),
             }
             if !done {
                 return;
@@ -344,6 +349,13 @@ impl Reply {
             let id = self.names.id(&self.output.items[at]);
             self.tell(out, "response.compaction.compacting", json!({"item_id": id, "output_index": at}));
         }
+    }
+
+    /// Says that an MCP server has no tools here.
+    fn tell_unreached(&mut self, out: &mut String, at: usize) {
+        let about = json!({"item_id": self.names.id(&self.output.items[at]), "output_index": at});
+        self.tell(out, "response.mcp_list_tools.in_progress", about.clone());
+        self.tell(out, "response.mcp_list_tools.failed", about);
     }
 
     /// The commands of a shell call have events of their own.

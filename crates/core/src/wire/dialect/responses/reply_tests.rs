@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::super::said::{CallPart, Said, Usage};
+use super::super::said::{CallPart, Compaction, Said, Usage};
+use super::Items;
 use super::listener::{asked, encoder, finish, head, part, said, stream, thought, told, types};
 
 #[test]
@@ -306,4 +307,40 @@ proptest! {
         let events = stream(&mut *encoder(asked()), &chunks(&text, &arguments, &cuts));
         prop_assert_eq!(told(&events), whole);
     }
+}
+
+#[test]
+fn an_mcp_server_that_nobody_connects_to_is_told_once() {
+    let mcp = |label: &str| json!({"type": "mcp", "server_label": label, "server_url": "https://x.invalid/mcp"});
+    let asked = json!({"model": "m", "input": "x", "tools": [mcp("b"), mcp("a"), mcp("a")]});
+    let whole = encoder(asked.clone()).whole(&head(), &said("Hi"));
+    let item = |at: usize| whole["output"][at].clone();
+    for (at, label) in ["a", "b"].into_iter().enumerate() {
+        let told = item(at);
+        assert_eq!((&told["type"], &told["server_label"]), (&json!("mcp_list_tools"), &json!(label)), "{whole}");
+        assert!(told["error"].as_str().unwrap().contains("as functions") && told["tools"] == json!([]), "{told}");
+    }
+    assert_eq!(item(2)["content"][0]["text"], "Hi");
+
+    let events = stream(&mut *encoder(asked.clone()), &[said("Hi"), finish("stop")]);
+    let about = ["output_item.added", "mcp_list_tools.in_progress", "mcp_list_tools.failed", "output_item.done"];
+    assert_eq!(types(&events)[2..10], [about, about].concat());
+    assert_eq!(events.last().unwrap()["response"]["output"], whole["output"]);
+    // Where nothing was said, too; but a history that is compacted is one item and no other.
+    assert_eq!(
+        stream(&mut *encoder(asked.clone()), &[finish("stop")]).last().unwrap()["response"]["output"][0],
+        item(0)
+    );
+    let compacted = Said { compaction: Some(Compaction::Done("x".into())), ..Said::default() };
+    let only = encoder(asked.clone()).whole(&head(), &compacted);
+    assert_eq!(only["output"].as_array().unwrap().len(), 1, "{only}");
+
+    let said_before =
+        json!([{"role": "user", "content": "x"}, item(0), item(1), item(2), {"role": "user", "content": "y"}]);
+    let again = json!({"model": "m", "input": said_before, "tools": asked["tools"]});
+    let heard = super::request(again.to_string().as_bytes(), &Items::new()).unwrap();
+    let chat: Value = serde_json::from_slice(&heard.chat).unwrap();
+    assert!(chat["messages"].as_array().unwrap().len() == 3 && !chat.to_string().contains("mcp_list"), "{chat}");
+    let mut encoder = heard.encoder;
+    assert_eq!(encoder.whole(&head(), &said("Ho"))["output"].as_array().unwrap().len(), 1);
 }

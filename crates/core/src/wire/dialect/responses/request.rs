@@ -81,7 +81,8 @@ fn heard(asked: &Asked<'_>, known: &Items, on: &On<'_>, size: usize) -> Result<H
     head.response = Value::Null;
     let compacted = compaction::found(asked)?.newest.map(|(at, stands)| (at, stands.text()));
     if let Some((_, text)) = &compacted {
-        head = Held { tools: text.head.tools.clone(), ..Held::default() };
+        let (tools, unreached) = (text.head.tools.clone(), text.head.unreached.clone());
+        head = Held { tools, unreached, ..Held::default() };
     }
     head.tools.extend(items::brought(asked)?);
     let tools = Tools::read(fields, &head.tools)?;
@@ -110,6 +111,8 @@ fn heard(asked: &Asked<'_>, known: &Items, on: &On<'_>, size: usize) -> Result<H
         tally.warnings.push(what.into());
     }
     let left_out = tools.left_out.clone();
+    let unreached = tools.unreached(&head.unreached);
+    head.unreached.extend(unreached.iter().cloned());
     let offered = tools.offered(fields, &mut tally.warnings);
     if !offered.chat.is_empty() {
         chat.insert("tools".into(), offered.chat.into());
@@ -129,6 +132,7 @@ fn heard(asked: &Asked<'_>, known: &Items, on: &On<'_>, size: usize) -> Result<H
         echo.insert("conversation".into(), json!({"id": id}));
     }
     let mut encoder = Reply::new(model.unwrap_or_default(), echo, offered.special, carried, (head, stored));
+    encoder.output.unreached = unreached;
     encoder.telemetry.wanted = is(fields, "timings_per_token") || is(fields, "return_progress");
     let session = crate::wire::session::session(fields);
     let unsaid = tally.unsaid(&left_out);

@@ -38,6 +38,8 @@ pub(super) struct Tools {
     names: HashSet<String>,
     /// The types of those that run elsewhere and are not offered.
     pub(super) left_out: Vec<String>,
+    /// The labels of MCP servers among these.
+    mcp: Vec<String>,
 }
 
 struct Tool {
@@ -74,6 +76,7 @@ impl Tools {
             let name =
                 form.and_then(|form| form.name().or_else(|| tool.get("name")?.as_str().filter(|n| !n.is_empty())));
             let (Some(form), Some(name)) = (form, name) else {
+                self.mcp.extend(text("server_label").filter(|_| kind == "mcp").map(str::to_owned));
                 self.left_out.push(if form.is_some() { "nameless".into() } else { kind.to_owned() });
                 continue;
             };
@@ -128,6 +131,14 @@ impl Tools {
             Some(namespace) if self.names.contains(&special.name) => qualified(namespace, &special.name),
             _ => special.name.clone(),
         }
+    }
+
+    /// MCP servers that the client wants connected to, by their labels, but for those that are `told`.
+    pub(super) fn unreached(&self, told: &[String]) -> Vec<String> {
+        let mut labels: Vec<String> = self.mcp.iter().filter(|label| !told.contains(label)).cloned().collect();
+        labels.sort();
+        labels.dedup();
+        labels
     }
 
     /// The tools as the request wants them, with its `tool_choice`. A call that cannot be had here is no reason to refuse the

@@ -21,6 +21,7 @@ fn loading_and_unloading_is_no_chat() {
         json!({"model": "m"}),
         json!({"model": "m", "messages": []}),
         json!({"model": "m", "messages": null, "keep_alive": 0}),
+        json!({"model": "m", "messages": [{"role": "user", "content": "hi"}], "_debug_render_only": true}),
     ] {
         assert!(chat(request.to_string().as_bytes()).unwrap().is_none(), "{request}");
     }
@@ -33,11 +34,32 @@ fn loading_and_unloading_is_no_chat() {
         json!({"prompt": "def f(", "suffix": "return 1"}),
         json!({"prompt": "hi", "template": "{{ .Prompt }}"}),
         json!({"prompt": "hi", "context": [1, 2, 3]}),
+        json!({"prompt": "hi", "_debug_render_only": true}),
+        json!({"prompt": "", "images": ["/9j/4AAQ"], "keep_alive": "0s"}),
     ] {
         let mut request = json!({"model": "m"});
         request.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         assert!(generate(request.to_string().as_bytes()).unwrap().is_none(), "{request}");
     }
+}
+
+#[test]
+fn what_has_no_messages_is_known() {
+    use Unsayable::{Loads, OllamaAlone, Unloads};
+    for (fields, generate, is) in [
+        (json!({}), true, Loads),
+        (json!({"messages": [], "keep_alive": "5m"}), false, Loads),
+        (json!({"messages": [], "keep_alive": 0}), false, Unloads),
+        (json!({"prompt": "", "images": ["/9j/4AAQ"], "keep_alive": 0.0}), true, Unloads),
+        (json!({"prompt": "hi", "keep_alive": 0, "raw": true}), true, OllamaAlone(vec!["raw"])),
+        (json!({"_debug_render_only": true}), false, OllamaAlone(vec!["_debug_render_only"])),
+    ] {
+        assert_eq!(unsayable(fields.to_string().as_bytes(), generate), is, "{fields}");
+    }
+    // Where it says nothing, it is no field for other servers.
+    let hi = json!([{"role": "user", "content": "hi"}]);
+    let off = asked(json!({"model": "m", "messages": hi, "stream": false, "_debug_render_only": false}));
+    assert_eq!(off, json!({"model": "m", "messages": hi, "stream": false}));
 }
 
 #[test]
