@@ -42,8 +42,13 @@ fn depth(store: &Store, of: usize) -> usize {
 
 /// The numbers of all events.
 fn numbers(store: &Store) -> Vec<u64> {
-    let mut all: Vec<u64> =
-        store.events(0, usize::MAX >> 1, None).unwrap().iter().filter_map(|event| event.data.as_u64()).collect();
+    let mut all: Vec<u64> = store
+        .trace()
+        .since(0, usize::MAX >> 1, &EventFilter::default())
+        .unwrap()
+        .iter()
+        .filter_map(|event| event.data.as_u64())
+        .collect();
     all.sort_unstable();
     all
 }
