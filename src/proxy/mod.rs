@@ -181,6 +181,7 @@ impl App {
             after: self.after,
             background: doors::background::Backgrounds::default(),
         };
+        state::fresh::know_served(&app);
         ahead::retention::keep_house(&app);
         Ok(app)
     }

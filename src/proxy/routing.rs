@@ -1,24 +1,30 @@
 //! What is known of several servers of one model, so that each request gets the right one: who is ready, what is open there, how
 //! fast it is, and what it holds of which conversation. The choice itself is [`crate::route::choose`].
+//!
+//! What a server was left with is kept with each conversation ([`Served`]), so that a windowsill that is started again, and those that
+//! share the record, know it, too.
 
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash as _, Hasher as _};
+use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lru::LruCache;
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::servers::Servers;
-use crate::conversation::{Conversation, Tokens};
-use crate::route::{Choice, Server, Standing};
+use crate::conversation::{Conversation, Digest, Tokens};
+use crate::route::{self, Choice, Server, Standing};
 use crate::upstream::{Flavor, Kind, Upstream};
 use crate::usage::Reported;
 
-/// Histories of which is known which server holds them.
-const HISTORIES: NonZeroUsize = NonZeroUsize::new(8192).expect("not zero");
+/// Requests of other windowsills that are known to be open.
+const ELSEWHERE: NonZeroUsize = NonZeroUsize::new(1024).expect("not zero");
+
+/// After so long, a request of another windowsill that was never told to have ended counts as over: that one may have been killed.
+const FORGOTTEN: Duration = Duration::from_secs(300);
 
 /// Share of a new figure in a running mean.
 const NEWEST: f64 = 0.3;
@@ -32,7 +38,7 @@ const USUAL_MS: f64 = 2000.0;
 /// Requests that servers with continuous batching begin at once, where they do not say.
 pub(super) const BATCHED: u32 = 16;
 
-/// The least of a history that a server is trusted to hold, whatever it reports: some report no cached tokens at all.
+/// What of a history a server is trusted to hold that it most likely lost: some report no cached tokens at all.
 const TRUSTED: f64 = 0.2;
 
 /// Bytes of a token, for what was never counted.
@@ -60,23 +66,49 @@ struct Known {
     kept: Option<f64>,
 }
 
-/// What one server holds of a history (tokens).
-#[derive(Debug, Clone, Copy)]
-struct Warm {
-    at: usize,
-    held: Tokens,
+/// What became of a conversation's last request, where there are several servers: it is a part of the conversation's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::proxy) enum Served {
+    /// It is under way.
+    Open,
+    /// It was answered, and left something with its server.
+    Left(Left),
+}
+
+/// What a server was left with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::proxy) struct Left {
+    /// Names the history.
+    end: Digest,
+    /// Tokens of the prompt, and with the reply.
+    prompt: Tokens,
+    tokens: Tokens,
+    /// The history that it went on from there, and how much of that the server still had, where it said so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    before: Option<(Digest, Option<Tokens>)>,
 }
 
 /// All that is known of servers, by their index.
 pub(super) struct Routing {
     servers: Mutex<Vec<Known>>,
-    warm: Mutex<LruCache<u64, Vec<Warm>>>,
+    /// What each holds.
+    caches: Mutex<Vec<route::Cache<Digest>>>,
+    /// Requests of other windowsills that are open, by conversation: where, and since when.
+    elsewhere: Mutex<LruCache<String, (usize, Instant)>>,
+}
+
+/// What a server holds of a history.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Held {
+    /// What it was left with.
+    left: Option<route::Left<Digest>>,
 }
 
 /// A history, by what tells each beginning of it from others.
 pub(super) struct Ends {
     /// After each message.
-    ends: Vec<u64>,
+    ends: Vec<Digest>,
     /// Bytes of each message.
     sizes: Vec<usize>,
     /// Bytes of what stands before them.
@@ -86,12 +118,12 @@ pub(super) struct Ends {
 impl Ends {
     /// Of a conversation. `whose`: what nothing is ever shared across.
     pub(super) fn of(conversation: &Conversation, whose: &str, model: &str) -> Ends {
-        let mut state = DefaultHasher::new();
-        (whose, model).hash(&mut state);
-        conversation.system.iter().for_each(|message| message.digest.0.hash(&mut state));
-        let ends = conversation.body.iter().map(|message| {
-            message.digest.0.hash(&mut state);
-            state.finish()
+        let next = |before: Digest, of: &Digest| Digest::of(&[before.0, of.0].concat());
+        let begins = Digest::of(format!("{whose}\n{model}").as_bytes());
+        let begins = conversation.system.iter().fold(begins, |before, message| next(before, &message.digest));
+        let ends = conversation.body.iter().scan(begins, |before, message| {
+            *before = next(*before, &message.digest);
+            Some(*before)
         });
         let ends = ends.collect();
         let sizes = conversation.body.iter().map(|message| message.raw.len()).collect();
@@ -100,7 +132,7 @@ impl Ends {
     }
 
     /// The whole history.
-    fn tip(&self) -> Option<u64> {
+    fn tip(&self) -> Option<Digest> {
         self.ends.last().copied()
     }
 
@@ -112,27 +144,53 @@ impl Ends {
 
 impl Routing {
     pub(super) fn of(servers: usize) -> Routing {
-        Routing { servers: Mutex::new(vec![Known::default(); servers]), warm: Mutex::new(LruCache::new(HISTORIES)) }
+        Routing {
+            servers: Mutex::new(vec![Known::default(); servers]),
+            caches: Mutex::new(vec![route::Cache::default(); servers]),
+            elsewhere: Mutex::new(LruCache::new(ELSEWHERE)),
+        }
     }
 
     /// About the tokens of a prompt, and what each of these servers was left with of it.
-    pub(super) fn held(&self, ends: &Ends, among: &[usize]) -> (Tokens, Vec<Tokens>) {
-        let mut held = vec![0; among.len()];
-        let mut prompt = None;
-        let mut warm = self.warm.lock();
-        for (depth, end) in ends.ends.iter().enumerate().rev() {
-            for one in warm.get(end).into_iter().flatten() {
-                prompt = prompt.or_else(|| Some(one.held.saturating_add(ends.tokens_from(depth + 1))));
-                if let Some(place) = among.iter().position(|at| *at == one.at).filter(|place| held[*place] == 0) {
-                    held[place] = one.held;
-                }
-            }
-            if held.iter().all(|held| *held > 0) {
-                break;
-            }
-        }
+    pub(super) fn held(&self, ends: &Ends, among: &[usize]) -> (Tokens, Vec<Held>) {
+        let depths: HashMap<Digest, usize> = ends.ends.iter().enumerate().map(|(depth, end)| (*end, depth)).collect();
+        let caches = self.caches.lock();
+        let find = |at: &usize| Held { left: caches.get(*at).and_then(|one| one.find(|end| depths.get(end).copied())) };
+        let held: Vec<Held> = among.iter().map(find).collect();
+        let deepest = held.iter().filter_map(|held| held.left).max_by_key(|left| depths.get(&left.name).copied());
+        let prompt = deepest.map(|left| {
+            let behind = depths.get(&left.name).map_or(0, |depth| depth + 1);
+            left.tokens.saturating_add(ends.tokens_from(behind))
+        });
         let whole = ends.tokens_from(0).saturating_add(Tokens::try_from(ends.head / BYTES).unwrap_or(Tokens::MAX));
         (prompt.unwrap_or(whole), held)
+    }
+
+    /// Takes in what became of a conversation's request that another windowsill answered, or this one before it was started again.
+    pub(super) fn served(&self, conversation: &str, at: usize, served: Option<Served>) {
+        match served {
+            Some(Served::Open) => {
+                self.elsewhere.lock().put(conversation.to_owned(), (at, Instant::now()));
+                self.with(at, |known| known.had += 1);
+            }
+            ended => {
+                self.elsewhere.lock().pop(conversation);
+                if let Some(Served::Left(left)) = ended {
+                    self.take(at, left);
+                }
+            }
+        }
+    }
+
+    fn take(&self, at: usize, left: Left) {
+        if let Some(cache) = self.caches.lock().get_mut(at) {
+            cache.takes(left.end, (left.prompt, left.tokens), left.before);
+        }
+    }
+
+    /// Requests of other windowsills that are open at a server.
+    fn open_elsewhere(&self, at: usize) -> usize {
+        self.elsewhere.lock().iter().filter(|(_, (of, since))| *of == at && since.elapsed() < FORGOTTEN).count()
     }
 
     /// A server as it stands now. `window` and `slots`: as they were last seen.
@@ -141,21 +199,25 @@ impl Routing {
         at: usize,
         upstream: &Upstream,
         (window, slots): (Option<Tokens>, Option<u32>),
-        held: Tokens,
+        held: Held,
     ) -> Server {
         let known = self.servers.lock().get(at).cloned().unwrap_or_default();
         let batched = matches!(upstream.kind(), Some(Kind::OpenAi(Flavor::Vllm | Flavor::SgLang)));
         let slots = f64::from(slots.unwrap_or(if batched { BATCHED } else { 1 }).max(1));
-        let open = known.open as f64;
+        let open = (known.open + self.open_elsewhere(at)) as f64;
         let before_it = (open + 1.0 - slots).max(0.0) / slots * known.took.unwrap_or(USUAL_MS);
-        // Of what it was left with, the share that it kept lately.
-        let held = (f64::from(held) * known.kept.unwrap_or(1.0).clamp(TRUSTED, 1.0)) as Tokens;
+        let held = held.left.map_or(0, |left| {
+            // Of what it should still have, the share that it had lately.
+            let share = if left.is_there { known.kept.unwrap_or(1.0).clamp(TRUSTED, 1.0) } else { TRUSTED };
+            (f64::from(left.tokens) * share) as Tokens
+        });
         // Of those that begin at once, the one with less to do.
         Server {
             standing: known.standing(),
             window,
             held,
             waiting: before_it + open,
+            busy: (open / slots).min(1.0),
             speed: known.speed,
             had: known.had,
         }
@@ -184,7 +246,9 @@ impl Routing {
         let was_down = self.with(at, |known| known.down.take().is_some());
         if was_down {
             // A server that was away was most often started again, and holds nothing of what it held.
-            self.warm.lock().iter_mut().for_each(|(_, all)| all.retain(|one| one.at != at));
+            if let Some(cache) = self.caches.lock().get_mut(at) {
+                *cache = route::Cache::default();
+            }
         }
         was_down
     }
@@ -235,8 +299,8 @@ pub(in crate::proxy) struct Route {
     tried: Vec<usize>,
     choice: Choice,
     /// What the server was left with of the history, by the last request there.
-    left: Tokens,
-    tip: Option<u64>,
+    before: Held,
+    tip: Option<Digest>,
 }
 
 impl Route {
@@ -244,13 +308,13 @@ impl Route {
         servers: &Arc<Servers>,
         (at, tried): (usize, &[usize]),
         choice: Choice,
-        (ends, left): (&Ends, Tokens),
+        (ends, before): (&Ends, Held),
     ) -> Route {
         servers.routing.with(at, |known| {
             known.open += 1;
             known.had += 1;
         });
-        Route { servers: Arc::clone(servers), at, tried: tried.to_vec(), choice, left, tip: ends.tip() }
+        Route { servers: Arc::clone(servers), at, tried: tried.to_vec(), choice, before, tip: ends.tip() }
     }
 
     /// The indexes of the servers that had the request before.
@@ -275,27 +339,33 @@ impl Route {
         json!({"because": because.as_str(), "held": held, "new": new, "milliseconds": milliseconds.round()})
     }
 
-    /// Takes in what a reply told. `first`: from when it was sent until its first word.
-    pub(in crate::proxy) fn answered(&self, reported: &Reported, first: Option<Duration>, took: Duration) {
+    /// Takes in what a reply told, and returns what the server is left with. `first`: from when it was sent until its first word.
+    /// `rewritten`: the prompt was another one than the last, so that what the server still had of that tells nothing.
+    pub(in crate::proxy) fn answered(
+        &self,
+        reported: &Reported,
+        (first, took): (Option<Duration>, Duration),
+        rewritten: bool,
+    ) -> Option<Served> {
         let evaluated =
             reported.evaluated.or_else(|| Some(reported.prompt?.saturating_sub(reported.cached.unwrap_or(0))));
         let by_server = reported.prompt_ms.map(|ms| ms / 1000.0);
         let seconds = by_server.or_else(|| first.map(|first| first.as_secs_f64())).filter(|seconds| *seconds > 0.0);
         let speed = evaluated.filter(|tokens| *tokens >= TELLING).zip(seconds).map(|(tokens, s)| f64::from(tokens) / s);
-        let kept = reported.cached.filter(|_| self.left >= TELLING);
-        let kept = kept.map(|cached| (f64::from(cached) / f64::from(self.left)).min(1.0));
+        let before = self.before.left.map(|left| (left, reported.cached.filter(|_| !rewritten && left.tokens >= TELLING)));
+        let kept = before.filter(|(left, _)| left.is_there);
+        let kept = kept.and_then(|(left, cached)| Some((f64::from(cached?) / f64::from(left.tokens)).min(1.0)));
         self.servers.routing.with(self.at, |known| {
             known.answered += 1;
             known.took = Some(mean(known.took, took.as_secs_f64() * 1000.0));
             known.speed = speed.map(|speed| mean(known.speed, speed)).or(known.speed);
             known.kept = kept.map(|kept| mean(known.kept, kept)).or(known.kept);
         });
-        let (Some(tip), Some(prompt)) = (self.tip, reported.prompt) else { return };
-        let held = prompt.saturating_add(reported.completion.unwrap_or(0));
-        let mut warm = self.servers.routing.warm.lock();
-        let of = warm.get_or_insert_mut(tip, Vec::new);
-        of.retain(|one| one.at != self.at);
-        of.push(Warm { at: self.at, held });
+        let (end, prompt) = (self.tip?, reported.prompt?);
+        let tokens = prompt.saturating_add(reported.completion.unwrap_or(0));
+        let left = Left { end, prompt, tokens, before: before.map(|(left, cached)| (left.name, cached)) };
+        self.servers.routing.take(self.at, left);
+        Some(Served::Left(left))
     }
 }
 
@@ -313,13 +383,36 @@ fn mean(before: Option<f64>, now: f64) -> f64 {
 mod tests {
     use super::*;
 
+    fn left(end: u8, tokens: Tokens) -> Option<Served> {
+        Some(Served::Left(Left { end: Digest([end; 16]), prompt: tokens, tokens, before: None }))
+    }
+
+    fn held(routing: &Routing, end: u8) -> Vec<Tokens> {
+        let ends = Ends { ends: vec![Digest([end; 16])], sizes: vec![30], head: 0 };
+        routing.held(&ends, &[0, 1]).1.iter().map(|held| held.left.map_or(0, |left| left.tokens)).collect()
+    }
+
     #[test]
     fn a_server_that_was_away_holds_nothing() {
-        let (routing, ends) = (Routing::of(2), Ends { ends: vec![7], sizes: vec![30], head: 0 });
-        routing.warm.lock().put(7, vec![Warm { at: 0, held: 900 }, Warm { at: 1, held: 800 }]);
+        let routing = Routing::of(2);
+        routing.served("c", 0, left(7, 900));
+        routing.served("c", 1, left(7, 800));
         routing.down(0, "the connection was refused");
-        assert_eq!(routing.held(&ends, &[0, 1]).1, [900, 800]);
+        assert_eq!(held(&routing, 7), [900, 800]);
         assert!(routing.up(0) && !routing.up(1));
-        assert_eq!(routing.held(&ends, &[0, 1]).1, [0, 800]);
+        assert_eq!(held(&routing, 7), [0, 800]);
+    }
+
+    #[test]
+    fn what_other_windowsills_have_open_is_counted_until_it_ends() {
+        let routing = Routing::of(2);
+        routing.served("c", 1, Some(Served::Open));
+        routing.served("d", 1, Some(Served::Open));
+        assert_eq!((routing.open_elsewhere(0), routing.open_elsewhere(1)), (0, 2));
+        routing.served("c", 1, left(7, 900));
+        routing.served("d", 1, None);
+        assert_eq!((routing.open_elsewhere(1), held(&routing, 7)), (0, vec![0, 900]));
+        let state = serde_json::to_string(&[Some(Served::Open), left(7, 900)]).unwrap();
+        assert_eq!(serde_json::from_str::<Vec<Option<Served>>>(&state).unwrap(), [Some(Served::Open), left(7, 900)]);
     }
 }

@@ -14,6 +14,7 @@ use crate::clock::now_ms;
 use crate::conversation::Tokens;
 use crate::measure::window::{Change, Window};
 use crate::proxy::lookout::{look, servers};
+use crate::proxy::state::fresh::caught_up;
 use crate::route::{Server, Standing, choose};
 use crate::store::{Batch, Event};
 use crate::upstream::{Kind, PROBE_LIMIT, Upstream};
@@ -118,6 +119,8 @@ pub(in crate::proxy) async fn route(
     if let [only] = among[..] {
         return Ok((Arc::clone(&app.servers.all[only]), None));
     }
+    // What the server of the conversation holds may be known to another windowsill alone.
+    caught_up(app).await;
     let ends = Ends::of(&request.conversation, whose, model);
     let (prompt, held) = app.servers.routing.held(&ends, &among);
     let seen = join_all(among.iter().map(|at| seen(app, *at, model))).await;
@@ -132,7 +135,7 @@ pub(in crate::proxy) async fn route(
     })?;
     let at = among[choice.at];
     let upstream = Arc::clone(&app.servers.all[at]);
-    debug!(upstream = upstream.name(), because = choice.because.as_str(), prompt, held = held[choice.at], "routed");
+    debug!(upstream = upstream.name(), because = choice.because.as_str(), prompt, held = choice.held, "routed");
     Ok((upstream, Some(Route::begin(&app.servers, (at, before), choice, (&ends, held[choice.at])))))
 }
 

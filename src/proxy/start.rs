@@ -13,6 +13,7 @@ use crate::proxy::ahead::retention::keep_house;
 use crate::proxy::desk::machine::rest_counters;
 use crate::proxy::lookout::{keep_asking, keep_looking};
 use crate::proxy::servers::window_of;
+use crate::proxy::state::fresh::know_served;
 use crate::store::{Copied, Progress, Shared, Store, copy};
 use crate::upstream::{Embedded, Held, Upstream};
 use crate::usage::Metrics;
@@ -41,6 +42,7 @@ impl App {
             app.metrics = std::sync::Arc::new(Metrics::telling(target)?);
         }
         keep_telling(&app);
+        know_served(&app);
         keep_house(&app);
         rest_counters(&app);
         keep_looking(&app);

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 use windowsill_core::conversation::Tokens;
-use windowsill_core::route::{Server as Seen, Standing, choose};
+use windowsill_core::route::{Cache, Server as Seen, Standing, choose};
 
 /// People and servers of a round, and the turns that each person takes at most.
 const ROUNDS: [(usize, usize, usize); 4] = [(100, 8, 40), (1_000, 60, 30), (3_000, 160, 20), (10_000, 500, 12)];
@@ -37,7 +37,7 @@ const WORKS: f64 = 4.0;
 /// Commits of the record for one request: the request with its view, and the reply with what it cost.
 const COMMITS: f64 = 2.0;
 
-/// The least of what a server was left with that it is trusted to hold.
+/// What of a prompt a server is trusted to hold that it most likely lost.
 const TRUSTED: f64 = 0.2;
 
 /// Characters a token.
@@ -138,8 +138,8 @@ struct Server {
     used: u64,
     /// Seconds that a request took lately.
     took: f64,
-    /// Share of what it was left with that it kept lately, as replies tell.
-    kept: f64,
+    /// What it holds, as replies tell windowsill: names are those of people.
+    told: Cache<usize>,
     /// What was sent there lately, as a router guesses it.
     guessed: HashMap<usize, Tokens>,
 }
@@ -163,6 +163,7 @@ impl Server {
 
     fn ends(&mut self) {
         (self.cache, self.heads, self.guessed) = (HashMap::new(), HashMap::new(), HashMap::new());
+        self.told = Cache::default();
         (self.filled, self.open, self.down) = (0, 0, true);
     }
 }
@@ -186,8 +187,6 @@ struct World<'a> {
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     born: u64,
     random: Random,
-    /// Which server holds what of whom, as replies told windowsill.
-    known: HashMap<usize, Vec<(usize, Tokens)>>,
     next: usize,
     lives: Vec<u64>,
     sums: Sums,
@@ -247,7 +246,6 @@ impl World<'_> {
 
     fn by_windowsill(&self, person: usize) -> usize {
         let (_, _, step) = self.step(person);
-        let known = self.known.get(&person).map_or(&[][..], Vec::as_slice);
         let seen: Vec<Seen> = self
             .servers
             .iter()
@@ -255,10 +253,13 @@ impl World<'_> {
             .map(|(at, one)| {
                 let open = (one.open + one.line.len()) as f64;
                 let before_it = (open + 1.0 - SLOTS as f64).max(0.0) / SLOTS as f64 * one.took * 1000.0;
-                let held = known.iter().find(|(held, _)| *held == at).map_or(0, |(_, held)| (*held).min(step.shared));
-                let held = (f64::from(held) * one.kept.clamp(TRUSTED, 1.0)) as Tokens;
+                let held = one.told.find(|who| (*who == person).then_some(1)).map_or(0, |left| {
+                    let held = left.tokens.min(step.shared);
+                    if left.is_there { held } else { (f64::from(held) * TRUSTED) as Tokens }
+                });
                 let standing = if one.down { Standing::Down } else { Standing::Ready };
-                Seen { standing, window: None, held, waiting: before_it + open, speed: Some(READS), had: one.had }
+                let (waiting, busy) = (before_it + open, (open / SLOTS as f64).min(1.0));
+                Seen { standing, window: None, held, waiting, busy, speed: Some(READS), had: one.had }
             })
             .collect();
         choose(step.prompt, step.reply, &seen, &[]).unwrap().at
@@ -285,13 +286,11 @@ impl World<'_> {
         (sums.prompt, sums.cached) = (sums.prompt + u64::from(step.prompt), sums.cached + u64::from(cached));
         sums.could += u64::from(step.shared.max(head).min(step.prompt));
         sums.first.push(now - asked.at + read);
-        let known = self.known.entry(asked.person).or_default();
-        if let Some((_, left)) = known.iter().find(|(held, left)| *held == at && *left > 0) {
-            let kept = (f64::from(cached) / f64::from(*left)).min(1.0);
-            self.servers[at].kept += (kept - self.servers[at].kept) * 0.3;
-        }
-        known.retain(|(held, _)| *held != at);
-        known.push((at, step.prompt + step.reply));
+        let told = &mut self.servers[at].told;
+        // What a fold took out was not lost by the cache.
+        let before = told.find(|who| (*who == asked.person).then_some(1));
+        let before = before.map(|left| (left.name, (step.shared >= left.tokens).then_some(cached)));
+        told.takes(asked.person, (step.prompt, step.prompt + step.reply), before);
         self.happens(now + took, Event::Done(at, asked.person, self.lives[at]));
     }
 
@@ -353,13 +352,12 @@ fn round(sessions: &[Session], way: Way, (people, servers, turns): (usize, usize
     let mut world = World {
         sessions,
         way,
-        servers: (0..servers).map(|_| Server { kept: 1.0, ..Server::default() }).collect(),
+        servers: (0..servers).map(|_| Server::default()).collect(),
         people: (0..people).map(|person| (person % sessions.len(), 0)).collect(),
         turns,
         events: BinaryHeap::new(),
         born: 0,
         random: Random(7),
-        known: HashMap::new(),
         next: 0,
         lives: vec![0; servers],
         sums: Sums::default(),

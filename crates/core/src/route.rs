@@ -1,5 +1,10 @@
 //! Which of several servers of one model gets a request: the one that is done with its prompt first. What a server holds of the
 //! conversation needs no evaluation, what is open there comes before it, and each evaluates at its own speed.
+//!
+//! A prompt that is evaluated on a busy server takes the time of others there, so its evaluation counts twice where all slots are
+//! taken: else conversations move for a queue that is a little shorter, and all have more to evaluate for it.
+
+use std::collections::VecDeque;
 
 use crate::conversation::Tokens;
 
@@ -31,6 +36,8 @@ pub struct Server {
     pub held: Tokens,
     /// Milliseconds until it begins with a request that comes now.
     pub waiting: f64,
+    /// Share of what it works on at once that is taken, from 0 to 1.
+    pub busy: f64,
     /// Prompt tokens that it evaluates in a second; `None` where that was not measured yet.
     pub speed: Option<f64>,
     /// Requests that it had so far.
@@ -81,6 +88,8 @@ pub struct Choice {
     pub new: Tokens,
     /// Milliseconds until it has, with what comes before.
     pub milliseconds: f64,
+    /// The same, with the time that others there lose by it: what was compared.
+    pub price: f64,
 }
 
 /// Chooses a server for a prompt of so many tokens, whose reply may take `reply` more. Those in `tried` are out of the question.
@@ -106,7 +115,7 @@ pub fn choose(prompt: Tokens, reply: Tokens, servers: &[Server], tried: &[usize]
         let held = |one: &Choice| std::cmp::Reverse(servers[one.at].held);
         let had = |one: &Choice| servers[one.at].had;
         let as_good = held(a).cmp(&held(b)).then(had(a).cmp(&had(b))).then(a.at.cmp(&b.at));
-        a.milliseconds.total_cmp(&b.milliseconds).then(as_good)
+        a.price.total_cmp(&b.price).then(as_good)
     })?;
     let most = among.iter().map(|at| servers[*at].held).max().unwrap_or(0);
     let because = match () {
@@ -124,13 +133,11 @@ fn judged(at: usize, prompt: Tokens, server: &Server, usual: f64) -> Choice {
     let new = prompt.saturating_sub(server.held);
     let speed = about(server.speed.filter(|speed| speed.is_finite() && *speed > 0.0).unwrap_or(usual));
     let waiting = if server.waiting.is_finite() { server.waiting.max(0.0) } else { 0.0 };
-    Choice {
-        at,
-        because: Because::First,
-        held: prompt.min(server.held),
-        new,
-        milliseconds: waiting + f64::from(new) / speed * 1000.0,
-    }
+    let busy = if server.busy.is_finite() { server.busy.clamp(0.0, 1.0) } else { 0.0 };
+    let evaluating = f64::from(new) / speed * 1000.0;
+    let milliseconds = waiting + evaluating;
+    let price = milliseconds + evaluating * busy;
+    Choice { at, because: Because::First, held: prompt.min(server.held), new, milliseconds, price }
 }
 
 /// A measured speed, as exact as it is: no server is the better one for a few tokens a second.
@@ -145,6 +152,88 @@ fn usual_speed(servers: &[Server]) -> f64 {
     if known.is_empty() { USUAL_SPEED } else { known.iter().sum::<f64>() / known.len() as f64 }
 }
 
+/// Entries of a [`Cache`] that are remembered.
+const ENTRIES: usize = 1024;
+
+/// What the cache of one server holds, as far as its replies tell. A cache keeps what was used last and lets go what was not, so how
+/// many tokens were used since says whether a prompt is still there; how many it keeps is learned from what replies say of that. `K`
+/// names a prompt.
+#[derive(Debug, Clone)]
+pub struct Cache<K> {
+    /// What it was left with, the one used last first.
+    entries: VecDeque<Entry<K>>,
+    /// Tokens that may be used after a prompt until it is gone; `None` where none was seen to go.
+    keeps: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry<K> {
+    name: K,
+    prompt: Tokens,
+    left: Tokens,
+    /// Tokens that it takes of the cache: none where a longer prompt goes on from it.
+    weight: Tokens,
+}
+
+/// What a cache was left with of a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Left<K> {
+    /// The name of what it was left with.
+    pub name: K,
+    /// Tokens of it: the prompt and the reply.
+    pub tokens: Tokens,
+    /// Whether that is still there, by what was used since.
+    pub is_there: bool,
+}
+
+impl<K> Default for Cache<K> {
+    fn default() -> Cache<K> {
+        Cache { entries: VecDeque::new(), keeps: None }
+    }
+}
+
+impl<K: Copy + PartialEq> Cache<K> {
+    /// The most that it was left with of a prompt. `depth`: how much of the prompt has this name, if any of it has.
+    pub fn find(&self, depth: impl Fn(&K) -> Option<usize>) -> Option<Left<K>> {
+        let (mut best, mut since) = (None, 0u64);
+        for one in &self.entries {
+            let deeper = depth(&one.name).filter(|depth| best.is_none_or(|(deepest, _)| *depth > deepest));
+            if let Some(depth) = deeper {
+                let is_there = self.keeps.is_none_or(|keeps| since <= keeps);
+                best = Some((depth, Left { name: one.name, tokens: one.left, is_there }));
+            }
+            since += u64::from(one.weight);
+        }
+        best.map(|(_, left)| left)
+    }
+
+    /// Takes in a reply to a prompt of so many tokens, which left so many behind. `before`: what the prompt went on from, and how many of
+    /// its tokens the server says that it still had; `None` where it did not say, or where that tells nothing.
+    pub fn takes(&mut self, name: K, (prompt, left): (Tokens, Tokens), before: Option<(K, Option<Tokens>)>) {
+        let known = before.and_then(|(name, cached)| Some((self.entries.iter().position(|one| one.name == name)?, cached)));
+        if let Some((at, cached)) = known {
+            let since: u64 = self.entries.iter().take(at).map(|one| u64::from(one.weight)).sum();
+            // A reply leaves more than the next prompt repeats: a model's reasoning is not sent back.
+            let kept = cached.map(|cached| u64::from(cached) * 2 >= u64::from(self.entries[at].prompt));
+            match (kept, self.keeps) {
+                (Some(true), Some(keeps)) => self.keeps = Some(keeps.max(since)),
+                (Some(false), keeps) => {
+                    self.keeps = Some(keeps.map_or(since, |keeps| keeps.min(since)));
+                    // What was used before that went before it.
+                    self.entries.truncate(at);
+                }
+                _ => {}
+            }
+            if let Some(before) = self.entries.remove(at) {
+                self.entries.push_front(Entry { weight: 0, ..before });
+            }
+        }
+        self.entries.retain(|one| one.name != name);
+        self.entries.push_front(Entry { name, prompt, left, weight: left });
+        self.entries.truncate(ENTRIES);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -152,7 +241,7 @@ mod tests {
     use super::*;
 
     const READY: Server =
-        Server { standing: Standing::Ready, window: None, held: 0, waiting: 0.0, speed: Some(1000.0), had: 0 };
+        Server { standing: Standing::Ready, window: None, held: 0, waiting: 0.0, busy: 0.0, speed: Some(1000.0), had: 0 };
 
     fn chosen(prompt: Tokens, servers: &[Server]) -> (usize, Because) {
         let choice = choose(prompt, 0, servers, &[]).unwrap();
@@ -168,6 +257,47 @@ mod tests {
         let slow = Server { speed: Some(50.0), held: 9_000, ..READY };
         assert_eq!(chosen(10_000, &[READY, slow]), (0, Because::Sooner), "1,000 tokens take it 20 seconds");
         assert_eq!(chosen(10_000, &[READY, READY]), (0, Because::First));
+    }
+
+    #[test]
+    fn what_others_there_lose_counts_as_much_as_the_own_wait() {
+        let busy = |waiting, busy| [READY, Server { held: 9_000, waiting, busy, ..READY }];
+        // 1,000 tokens there, which others wait for, too, or 10,000 where nobody is.
+        assert_eq!(chosen(10_000, &busy(7_900.0, 1.0)), (1, Because::Warm));
+        assert_eq!(chosen(10_000, &busy(8_100.0, 1.0)), (0, Because::Sooner));
+        // Where all are as busy, a conversation stays for longer.
+        let both = |waiting| [Server { busy: 1.0, ..READY }, busy(waiting, 1.0)[1]];
+        assert_eq!(chosen(10_000, &both(17_900.0)), (1, Because::Warm));
+        let choice = choose(10_000, 0, &both(17_900.0), &[]).unwrap();
+        assert!((choice.milliseconds - 18_900.0).abs() < 1e-6, "what is told is the own time: {choice:?}");
+    }
+
+    fn held(cache: &Cache<u32>, name: u32) -> Option<bool> {
+        cache.find(|one| (*one == name).then_some(1)).map(|left| left.is_there)
+    }
+
+    #[test]
+    fn a_cache_keeps_what_was_used_last() {
+        let mut cache = Cache::default();
+        (1..=5).for_each(|name| cache.takes(name, (900, 1_000), None));
+        assert_eq!((held(&cache, 1), held(&cache, 9)), (Some(true), None), "nothing was seen to go");
+        // The second one is gone, behind three others; what was used before it is, too.
+        cache.takes(12, (1_900, 2_000), Some((2, Some(10))));
+        let there = |cache: &Cache<u32>, names: &[u32]| names.iter().map(|name| held(cache, *name)).collect::<Vec<_>>();
+        let (yes, no) = (Some(true), Some(false));
+        assert_eq!(there(&cache, &[1, 2, 3, 4, 5, 12]), [None, None, no, yes, yes, yes]);
+        // One is there, behind as many: it keeps more than that was.
+        cache.takes(13, (1_900, 2_000), Some((3, Some(950))));
+        assert_eq!(there(&cache, &[3, 4, 5, 12, 13]), [yes, no, yes, yes, yes]);
+        // What goes on from another takes its place, and a server that says nothing teaches nothing.
+        let mut cache = Cache::default();
+        cache.takes(1, (900, 1_000), None);
+        (2..200).for_each(|name| cache.takes(name, (900, 1_000), Some((name - 1, None))));
+        cache.takes(500, (50, 60), None);
+        cache.takes(501, (50, 60), Some((500, Some(0))));
+        assert_eq!(held(&cache, 199), None, "used before what is gone");
+        let deepest = |cache: &Cache<u32>| cache.find(|one| usize::try_from(*one).ok()).unwrap();
+        assert_eq!(deepest(&cache), Left { name: 501, tokens: 60, is_there: true });
     }
 
     #[test]
@@ -203,8 +333,17 @@ mod tests {
         ];
         let window = proptest::option::of(1_000u32..200_000);
         let speed = proptest::option::of(prop_oneof![9 => 1.0f64..20_000.0, 1 => Just(f64::NAN)]);
-        (standing, window, 0u32..150_000, 0.0f64..120_000.0, speed, 0u64..9).prop_map(
-            |(standing, window, held, waiting, speed, had)| Server { standing, window, held, waiting, speed, had },
+        let waiting = (0.0f64..120_000.0, 0.0f64..1.5);
+        (standing, window, 0u32..150_000, waiting, speed, 0u64..9).prop_map(
+            |(standing, window, held, (waiting, busy), speed, had)| Server {
+                standing,
+                window,
+                held,
+                waiting,
+                busy,
+                speed,
+                had,
+            },
         )
     }
 
@@ -234,7 +373,7 @@ mod tests {
                     prop_assert!(whole(choice.at));
                 }
                 if whole(at) == whole(choice.at) && (whole(at) || room(at) == room(choice.at)) {
-                    prop_assert!(choice.milliseconds <= judged(at, prompt, &servers[at], speed).milliseconds);
+                    prop_assert!(choice.price <= judged(at, prompt, &servers[at], speed).price);
                 }
             }
         }

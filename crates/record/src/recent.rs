@@ -1,7 +1,7 @@
 //! What the record knows without asking the disk: batches that are queued but not yet committed, where the views are,
 //! and the tips of lately used histories. Bounded; holds no message text beyond the queue and a few views.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -11,13 +11,16 @@ use windowsill_core::conversation::Digest;
 use windowsill_core::conversation::edit::{Edit, View};
 
 use super::Original;
-use super::types::{Batch, Recalled, Trouble};
+use super::types::{Batch, ConversationUpdate, Recalled, Trouble};
 
 /// How many tips are remembered: a few hundred bytes each.
 const TIPS: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
 
 /// Conversations of other processes whose names are kept until they are asked for.
 const STRANGE: usize = 65_536;
+
+/// The same, of what they wrote of conversations.
+const STRANGE_UPDATES: usize = 1024;
 
 /// Bytes of parsed views kept in RAM.
 const VIEW_BYTES: usize = 8 << 20;
@@ -107,6 +110,8 @@ pub(super) struct Base {
     pub(super) applied: u64,
     /// Of a shared record: conversations that other processes wrote to since they were last asked for.
     pub(super) strange: HashSet<String>,
+    /// Of a shared record: what they wrote of conversations, in this order; of much, the newest.
+    pub(super) strange_updates: VecDeque<ConversationUpdate>,
 }
 
 /// Where a view is found.
@@ -155,6 +160,13 @@ impl Recent {
         let name = work.batch.owner();
         if !name.is_empty() && self.base.strange.len() < STRANGE {
             self.base.strange.insert(name.to_owned());
+        }
+        if let Some(update) = &work.batch.conversation {
+            let updates = &mut self.base.strange_updates;
+            if updates.len() == STRANGE_UPDATES {
+                updates.pop_front();
+            }
+            updates.push_back(update.clone());
         }
     }
 

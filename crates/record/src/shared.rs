@@ -16,7 +16,7 @@ use super::blocking::blocking;
 use super::log::Shared;
 use super::replica::{Link, Replica, adopt, log_error};
 use super::schema::{self, file_error, private_file};
-use super::types::{Batch, Error};
+use super::types::{Batch, ConversationUpdate, Error};
 use super::writer::{Job, Writer};
 use super::{Inner, Store, replica, secret};
 
@@ -99,7 +99,10 @@ impl Sharing {
 
     /// Builds the record up to the newest entry.
     pub(super) fn build(&self, writer: &mut Writer) -> Result<(), Error> {
-        if self.is_away() { Ok(()) } else { writer.follow().map(|_| ()) }
+        if self.is_away() { Ok(()) } else { writer.follow().map(|_| ()) }?;
+        // That was before.
+        writer.recent.lock().base.strange_updates.clear();
+        Ok(())
     }
 
     /// Has what others write taken up as they write it.
@@ -236,5 +239,13 @@ impl Store {
             return Vec::new();
         }
         self.inner.recent.lock().base.strange.drain().collect()
+    }
+
+    /// What other windowsills wrote of conversations since this was asked last, in this order; of very much, the newest alone.
+    pub fn updated_elsewhere(&self) -> Vec<ConversationUpdate> {
+        if self.inner.sharing.is_none() {
+            return Vec::new();
+        }
+        self.inner.recent.lock().base.strange_updates.drain(..).collect()
     }
 }

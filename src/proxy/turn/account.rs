@@ -154,7 +154,7 @@ fn take_in_route(prepared: &mut Prepared, outcome: &Outcome) {
     if let (Some(route), Some(sent), relay::End::Complete) = (route, phases.sent, &outcome.end) {
         let reported = &outcome.reported;
         let first = reported.thought.or(reported.spoke).map(|first| first.saturating_duration_since(sent));
-        route.answered(reported, first, sent.elapsed());
+        prepared.sending.left = route.answered(reported, (first, sent.elapsed()), prepared.made.view_changed);
     }
 }
 
