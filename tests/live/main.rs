@@ -22,6 +22,7 @@ mod embedded_chat;
 mod fakes;
 #[cfg(any(feature = "cuda", feature = "rocm", feature = "vulkan"))]
 mod gpu;
+mod fleet;
 mod guard;
 mod llama;
 mod managed;

@@ -164,6 +164,99 @@ fn nothing_is_lost_with_one_that_is_killed() {
     }
 }
 
+/// Each turn of a conversation reaches another windowsill than the last, and all go to the server that holds it; new conversations
+/// spread over the servers, whichever windowsill begins them.
+#[test]
+fn a_conversation_stays_with_its_server_whichever_windowsill_it_reaches() {
+    let Some(server) = Server::start() else { return };
+    let fakes = [Fake::start(Kind::LlamaServer, 8192), Fake::start(Kind::LlamaServer, 8192)];
+    let toml = format!("record = \"{}\"\n[context]\nbackground = false\n", server.url());
+    let two = [(); 2].map(|()| TestProxy::with(&fakes.each_ref().map(Fake::url), &toml));
+    let mut talks: Vec<Chat> =
+        (0..6).map(|who| chat().system("s").user(&format!("I am {who}: {}", prose(who, 400)))).collect();
+    let mut first = Vec::new();
+    for turn in 0..4 {
+        for (who, talk) in talks.iter_mut().enumerate() {
+            let answer = two[(turn + who) % 2].chat(talk).ok();
+            let told = answer.header("x-windowsill-upstream").unwrap().to_owned();
+            let name = told.split(';').next().unwrap().to_owned();
+            if turn == 0 {
+                first.push(name);
+            } else {
+                assert_eq!(name, first[who], "turn {turn} of {who}: {told}");
+                assert!(told.contains("because=warm"), "turn {turn} of {who}: {told}");
+            }
+            *talk = talk.clone().assistant("Done; what is next?").user(&format!("And {turn}?"));
+        }
+    }
+    let of = |name: &str| first.iter().filter(|first| *first == name).count();
+    assert_eq!((of("up0"), of("up1")), (3, 3), "{first:?}");
+    // What is open there by another one is waited for.
+    let gate = Gate::default();
+    let held = gate.clone();
+    fakes[0].script(move |seen| if seen.is_main() { Play::Wait(held.clone(), Box::new(Play::Usual)) } else { Play::Usual });
+    let before = fakes[0].count();
+    let mut begun = two[0].begin(&chat().user("Take your time."));
+    fakes[0].wait("the request", |seen| seen.iter().filter(|seen| seen.is_main()).count() > before);
+    // What it adds to the record is written behind it.
+    thread::sleep(Duration::from_millis(500));
+    for n in 0..3 {
+        let answer = two[1].chat(&chat().user(&format!("And I, {n}?"))).ok();
+        assert!(answer.header("x-windowsill-upstream").unwrap().starts_with("up1;"), "it is busy");
+    }
+    gate.open();
+    assert_eq!(begun.answer().status, 200);
+}
+
+/// What was answered while the database was away is kept on this machine: a kill takes nothing of it, and it is in the record once.
+#[test]
+fn what_was_answered_while_the_database_was_away_outlives_kills() {
+    let Some(server) = Server::start() else { return };
+    let fake = Fake::start(Kind::LlamaServer, 32_768);
+    let dir = tempfile::tempdir().unwrap();
+    let toml = format!("record = \"{}\"\n[window]\nnum_ctx = 32768\n[context]\nbackground = false\n", server.url());
+    let mut talk = chat().user("I am the first.");
+    let turns = 6;
+    for turn in 0..turns {
+        let served = Served::start(dir.path(), &[fake.url()], &toml);
+        if turn == 1 {
+            server.down();
+        }
+        let began = Instant::now();
+        let json = &[("Content-Type", "application/json")];
+        let answer = request(served.address, "POST", "/v1/chat/completions", json, &talk.body());
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        if turn > 1 {
+            assert_eq!(answer.header("x-windowsill-record"), Some("waiting"));
+            assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        }
+        served.kill();
+        talk = talk.assistant(&text(&answer.json()["choices"][0]["message"])).user(&format!("Turn {turn}, my word is ibis{turn}."));
+    }
+    server.up();
+    // The folder is opened again, and what waits there goes into the database.
+    let back = Served::start(dir.path(), &[fake.url()], &toml);
+    let until = Instant::now() + PATIENCE;
+    let usages = || {
+        let sql = "SELECT count(*) FROM windowsill.entry WHERE position('model_usage' IN body) > 0";
+        server.ask(sql).parse::<usize>().unwrap()
+    };
+    while usages() < turns {
+        assert!(Instant::now() < until, "{} of {turns}", usages());
+        thread::sleep(Duration::from_millis(100));
+    }
+    drop(back);
+    let fresh = TestProxy::with(&[fake.url()], &toml);
+    let listed = fresh.get("/windowsill/conversations").ok().json();
+    assert_eq!(listed["conversations"].as_array().unwrap().len(), 1, "{listed}");
+    let events = fresh.get("/windowsill/events?kind=model_usage").ok().json();
+    assert_eq!(events["events"].as_array().unwrap().len(), turns, "each once: {events}");
+    for turn in 0..turns - 1 {
+        let found = fresh.get(&format!("/windowsill/search?query=ibis{turn}")).ok().text();
+        assert!(found.contains(&format!("Turn {turn}, my word")), "{found}");
+    }
+}
+
 #[test]
 fn the_database_is_restarted_under_load_and_nothing_is_lost() {
     let Some(server) = Server::start() else { return };

@@ -163,6 +163,24 @@ fn a_conversation_stays_where_it_is_warm() {
 }
 
 #[test]
+fn where_a_conversation_is_warm_is_known_after_a_restart() {
+    let (one, other) = (Fake::start(Kind::LlamaServer, 8192), Fake::start(Kind::LlamaServer, 8192));
+    let (urls, toml) = ([one.url(), other.url()], "[context]\nbackground = false\n");
+    let mut talk = chat().system("s").user(&format!("First: {}", prose(1, 400)));
+    let mut dir = std::sync::Arc::new(tempfile::tempdir().unwrap());
+    for n in 0..4 {
+        let proxy = TestProxy::at(dir, &urls, toml);
+        if n == 0 {
+            proxy.post("/windowsill/upstreams/up0/drain", &[], b"{}").ok();
+        }
+        let (name, because) = by(&proxy.chat(&talk).ok());
+        assert_eq!((name.as_str(), because.as_str()), ("up1", if n == 0 { "only" } else { "warm" }), "turn {n}");
+        talk = talk.assistant("Done; what is next?").user(&format!("And {n}?"));
+        dir = proxy.stop();
+    }
+}
+
+#[test]
 fn a_server_with_more_to_do_waits_and_a_larger_window_is_taken_for_a_longer_prompt() {
     let (one, other, proxy) = two(Kind::LlamaServer);
     let gate = Gate::default();

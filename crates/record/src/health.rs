@@ -29,6 +29,12 @@ pub(super) fn failed(recent: &mut Recent, error: &Error, nobody_waits: bool) {
     recent.trouble = Some(Trouble { since_ms, error: error.clone() });
 }
 
+/// What is said while the database of a shared record is away.
+pub(super) fn away(recent: &Recent) -> Error {
+    let known = recent.trouble.as_ref().map(|trouble| trouble.error.clone());
+    known.filter(Error::is_away).unwrap_or_else(|| Error::Away { why: "it cannot be reached".into() })
+}
+
 /// For the few rows that come without a time.
 pub(super) fn unix_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))

@@ -94,6 +94,7 @@ pub(super) fn remove_unused(conn: &Connection, before_ms: i64, now_ms: i64, why:
 
 #[cfg(test)]
 mod tests {
+    use super::super::Store;
     use super::super::types::{Batch, Retention};
     use super::*;
 

@@ -30,6 +30,7 @@ mod kept;
 mod large;
 mod locate;
 mod log;
+mod outbox;
 mod passages;
 mod presence;
 mod prune;
@@ -67,6 +68,7 @@ pub use catalog::Catalog;
 pub use copy::{Copied, Progress, copy};
 use files::Files;
 pub use log::Shared;
+use outbox::Outbox;
 use presence::Presence;
 use recent::Recent;
 use schema::sqlite_error;
@@ -212,11 +214,14 @@ fn open_with(data_dir: &Path, watch: Watch, shared: Option<&Shared>) -> Result<S
     let presence = Arc::new(Presence::new(data_dir)?);
     let path = schema::database(data_dir);
     let sharing = shared.map(|shared| Sharing::alone(data_dir, shared)).transpose()?;
-    let conn = schema::open_writer(&path)?;
+    let mut conn = schema::open_writer(&path)?;
     let opened = schema::identity(&path);
     let replica = match (shared, &sharing) {
         (Some(shared), Some(sharing)) => Some(sharing.join(shared, &conn, data_dir, &path)?),
-        _ => schema::as_own(&conn, &path).map(|()| None)?,
+        _ => {
+            outbox::take_in(&mut conn, &path, &files)?;
+            schema::as_own(&conn, &path).map(|()| None)?
+        }
     };
     let readers = Arc::new(Readers::open(&path)?);
     let recent = Arc::new(Mutex::new(recent_of(&conn, &path)?));
@@ -233,6 +238,7 @@ fn open_with(data_dir: &Path, watch: Watch, shared: Option<&Shared>) -> Result<S
         commits: commits.clone(),
         is_shared: replica.is_some(),
         replica,
+        outbox: Outbox::default(),
     };
     let queue = Arc::new(queue);
     if let (Some(shared), Some(sharing)) = (shared, &sharing) {

@@ -8,7 +8,7 @@ use super::batch::{check, weigh};
 use super::prune::{Pass, Step};
 use super::recent::Work;
 use super::types::{Batch, Error, Pruned};
-use super::writer::{Job, Prune};
+use super::writer::{Ack, Job, Prune};
 use super::{Inner, health};
 
 impl Inner {
@@ -31,7 +31,7 @@ impl Inner {
         work: Option<Arc<Work>>,
         bytes: usize,
         permit: Option<OwnedSemaphorePermit>,
-        ack: Option<oneshot::Sender<Result<(), Error>>>,
+        ack: Option<Ack>,
     ) -> Result<(), Error> {
         let queue = self.queue.as_ref().ok_or(Error::ReadOnly)?;
         // The lock is held across the send, so that batches are numbered in the order in which they are written.

@@ -301,6 +301,17 @@ impl Recent {
         }
     }
 
+    /// Notes that nothing up to batch `seq` will be committed.
+    pub(super) fn give_up(&mut self, seq: u64) {
+        let Line { settled, nodes, views, originals, deepest, recalled } = &mut self.queued;
+        *settled = (*settled).max(seq);
+        nodes.retain(|_, queued| queued.seq > seq);
+        views.retain(|_, queued| queued.seq > seq);
+        originals.retain(|_, queued| queued.seq > seq);
+        deepest.retain(|_, queued| queued.seq > seq);
+        recalled.retain(|_, queued| queued.seq > seq);
+    }
+
     /// Whether every batch that was queued is committed or given up.
     pub(super) fn is_written(&self) -> bool {
         self.queued.settled == self.seq

@@ -6,7 +6,8 @@ use super::batch::permits;
 use super::prune::Pass;
 use super::shared::Sharing;
 use super::types::{About, Batch, Deleted, Error, Pruned, Retention, Trouble};
-use super::{Inner, Store, housekeeping, schema};
+use super::writer::Ack;
+use super::{Inner, Store, health, housekeeping, schema};
 
 impl Store {
     /// Writes a batch and returns once it is committed. Waits while the queue is full. If the caller stops waiting
@@ -15,7 +16,16 @@ impl Store {
     /// # Errors
     /// When it could not be written; then nothing of it was. [`Error::Gap`] asks for more of the history.
     pub async fn record(&self, batch: Batch) -> Result<(), Error> {
-        self.inner.write(batch, None).await
+        self.inner.write(batch, None, false).await
+    }
+
+    /// As [`Store::record`], but returns as soon as no kill can take the batch: while the database of a shared record is away, it waits on
+    /// the disk of this machine.
+    ///
+    /// # Errors
+    /// As [`Store::record`].
+    pub async fn keep(&self, batch: Batch) -> Result<(), Error> {
+        self.inner.write(batch, None, true).await
     }
 
     /// Queues a batch and returns at once. Should the write fail later, it is logged and [`Store::trouble`] says so.
@@ -52,8 +62,8 @@ impl Store {
 
     /// Returns once the writer has done all that is before it, if only to look at its file.
     async fn answered(&self) {
-        let (ack, done) = oneshot::channel();
-        if self.inner.enqueue(None, 0, None, Some(ack)).is_ok() {
+        let (to, done) = oneshot::channel();
+        if self.inner.enqueue(None, 0, None, Some(Ack { to, once_kept: true })).is_ok() {
             // An error means that the writer is gone: then nothing is queued either.
             match &self.inner.sharing {
                 None => drop(done.await),
@@ -90,8 +100,10 @@ impl Store {
     /// # Errors
     /// Why it cannot.
     pub async fn writable(&self) -> Result<(), Error> {
-        if self.trouble().is_none() {
-            return Ok(());
+        let Some(trouble) = self.trouble() else { return Ok(()) };
+        if trouble.error.is_away() {
+            // It is tried by itself, and nothing needs to wait for it.
+            return Err(trouble.error);
         }
         self.record(Batch { durable: true, ..Batch::default() }).await
     }
@@ -149,12 +161,12 @@ impl Store {
 
 impl Inner {
     /// Writes a batch and returns once it is committed.
-    pub(super) async fn write(&self, batch: Batch, over: Option<u64>) -> Result<(), Error> {
+    pub(super) async fn write(&self, batch: Batch, over: Option<u64>, once_kept: bool) -> Result<(), Error> {
         let (work, bytes) = self.prepare(batch, over)?;
-        let (ack, done) = oneshot::channel();
+        let (to, done) = oneshot::channel();
         let written = async {
             let permit = self.space.clone().acquire_many_owned(permits(bytes)).await.map_err(|_| Error::Closed)?;
-            self.enqueue(Some(work), bytes, Some(permit), Some(ack))?;
+            self.enqueue(Some(work), bytes, Some(permit), Some(Ack { to, once_kept }))?;
             done.await.map_err(|_| Error::Closed)?
         };
         match &self.sharing {
@@ -162,7 +174,7 @@ impl Inner {
             Some(sharing) => tokio::select! {
                 biased;
                 written = written => written,
-                () = sharing.too_long_away() => Err(self.away()),
+                () = sharing.too_long_away() => Err(health::away(&self.recent.lock())),
             },
         }
     }

@@ -3,13 +3,13 @@
 //!
 //! The database knows up to which entry it is built, in the same transaction, so a kill between the two costs nothing: the entry
 //! is done at the next start. An entry that contradicts the record is refused, and so it is everywhere, for all have the same before
-//! it. Where this machine cannot write, nothing is skipped: the same entry is tried again.
+//! it. Where this machine cannot write, nothing is skipped: the same entry is tried again. While the log cannot be reached, what is to
+//! be written waits in the `outbox`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
@@ -19,15 +19,13 @@ use windowsill_core::conversation::Digest;
 use super::apply::Apply;
 use super::log::entry::Change;
 use super::log::{Appended, Entry, Joined, Log, LogError, NewEntry, Origin};
+use super::outbox::{self, Row, Waiting};
 use super::prune::{self, Removed};
-use super::recent::{Applied, Work};
+use super::recent::{Applied, Recent, Work};
 use super::schema::sqlite_error;
 use super::types::{Error, RuleChange};
-use super::writer::Writer;
+use super::writer::{Writer, Written};
 use super::{health, kept, rows, secret};
-
-/// Between two tries to reach a database that is away.
-const AGAIN: Duration = Duration::from_millis(250);
 
 /// Between two lines of a log that says how far a rebuilt record is.
 const TOLD: Duration = Duration::from_secs(5);
@@ -87,6 +85,11 @@ impl Replica {
         origin
     }
 
+    fn entry_of(&mut self, work: &Work) -> Result<NewEntry, Error> {
+        let entry = self.entry(&Change::of(work), work.batch.owner())?;
+        Ok(NewEntry { claim: claimed(work).zip(work.over), ..entry })
+    }
+
     fn entry(&mut self, change: &Change, conversation: &str) -> Result<NewEntry, Error> {
         let (body, texts) = change.encode().map_err(Error::Invalid)?;
         Ok(NewEntry {
@@ -118,41 +121,143 @@ pub(super) fn log_error(error: LogError) -> Error {
 }
 
 impl Writer {
-    /// Writes batches into the log and then here, with what others wrote before them. Where the database is away, they wait until it is
-    /// back, or the record is closed.
-    pub(super) fn replicate(&mut self, works: &[Arc<Work>]) -> Vec<Result<Applied, Error>> {
+    /// Writes batches into the log and then here, with what others wrote before them. Where the database is away, they wait for it on
+    /// the disk, in this order.
+    pub(super) fn replicate(&mut self, works: &[Arc<Work>]) -> Vec<Result<Written, Error>> {
         let Some(mut replica) = self.replica.take() else { return works.iter().map(|_| Err(Error::Closed)).collect() };
-        let entries: Vec<Result<NewEntry, Error>> = works
-            .iter()
-            .map(|work| {
-                let mut entry = replica.entry(&Change::of(work), work.batch.owner())?;
-                entry.claim = claimed(work).zip(work.over);
-                Ok(entry)
-            })
-            .collect();
-        let open: Vec<(NewEntry, Step)> = entries
-            .iter()
-            .zip(works)
-            .filter_map(|(entry, work)| Some((entry.as_ref().ok()?.clone(), Step::Own(Arc::clone(work)))))
-            .collect();
-        let mut done = self.persist(&mut replica, open, false).into_iter();
-        self.replica = Some(replica);
-        let outcome =
-            |entry: Result<NewEntry, Error>| match entry.and_then(|_| done.next().unwrap_or(Err(Error::Closed)))? {
-                Outcome::Batch(applied) => Ok(applied),
-                _ => Ok(Applied::default()),
+        let entries: Vec<Result<NewEntry, Error>> = works.iter().map(|work| replica.entry_of(work)).collect();
+        let good: Vec<(NewEntry, Arc<Work>)> =
+            entries.iter().zip(works).filter_map(|(entry, work)| Some((entry.as_ref().ok()?.clone(), work.clone()))).collect();
+        // Where others wait, these come behind them.
+        let done: Vec<Result<Written, Error>> = if self.outbox.is_empty() {
+            let since = Instant::now();
+            let open = good.iter().map(|(entry, work)| (entry.clone(), Step::Own(Arc::clone(work)))).collect();
+            let done = self.persist(&mut replica, open);
+            let away = good.iter().zip(&done).filter(|(_, done)| done.as_ref().is_err_and(Error::is_away));
+            let away: Vec<_> = away.map(|((entry, work), _)| (entry.origin, Arc::clone(work))).collect();
+            let waits = self.waits(&away);
+            if !waits.is_empty() {
+                self.outbox.tried(since);
+            }
+            let written = |(entry, done): (&NewEntry, Result<Outcome, Error>)| match done {
+                Err(_) if waits.contains(&entry.origin) => Ok(Written::Waits(entry.origin)),
+                Ok(Outcome::Batch(applied)) => Ok(Written::Done(applied)),
+                other => other.map(|_| Written::Done(Applied::default())),
             };
-        entries.into_iter().map(outcome).collect()
+            good.iter().map(|(entry, _)| entry).zip(done).map(written).collect()
+        } else {
+            let all: Vec<_> = good.iter().map(|(entry, work)| (entry.origin, Arc::clone(work))).collect();
+            let waits = self.waits(&all);
+            let written = |origin: &Origin| if waits.contains(origin) { Ok(Written::Waits(*origin)) } else { Err(health::away(&self.recent.lock())) };
+            all.iter().map(|(origin, _)| written(origin)).collect()
+        };
+        self.replica = Some(replica);
+        let mut done = done.into_iter();
+        let result = |entry: Result<NewEntry, Error>| entry.and_then(|_| done.next().unwrap_or(Err(Error::Closed)));
+        entries.into_iter().map(result).collect()
+    }
+
+    /// Puts entries on the disk, to wait for the database; returns those that are there.
+    fn waits(&mut self, all: &[(Origin, Arc<Work>)]) -> HashSet<Origin> {
+        if all.is_empty() {
+            return HashSet::new();
+        }
+        let put = self.mend().and_then(|()| self.outbox.put(&mut self.conn, &self.path, all));
+        self.files.watch.at("the outbox: written");
+        match put {
+            Ok(()) => all.iter().map(|(origin, _)| *origin).collect(),
+            Err(error) => {
+                tracing::error!(%error, "what waits for the database of the record cannot be put on the disk");
+                HashSet::new()
+            }
+        }
+    }
+
+    /// Finds what waited for the database when this folder was used last.
+    pub(super) fn find_waiting(&mut self) -> Result<(), Error> {
+        let Writer { conn, path, outbox, recent, .. } = self;
+        outbox::all(conn, path, |row| {
+            match &row.work {
+                Some(work) => outbox.found(&row, recent.lock().queue(work)),
+                None => tracing::warn!("an entry that waited for the database of the record does not read"),
+            }
+            Ok(())
+        })
+    }
+
+    /// Writes what waits into the log, and then here. Where the database is away still, it goes on waiting.
+    pub(super) fn send_out(&mut self) {
+        let since = Instant::now();
+        let sent = catch_unwind(AssertUnwindSafe(|| self.send_all()));
+        match sent {
+            Ok(Ok(())) => tracing::info!("what waited for the database of the record is in it"),
+            Ok(Err(_)) => self.outbox.tried(since),
+            Err(_) => {
+                tracing::error!("what waited for the database of the record made the writer panic");
+                self.outbox.tried(since);
+            }
+        }
+        self.commits.send_modify(|n| *n += 1);
+    }
+
+    fn send_all(&mut self) -> Result<(), Error> {
+        loop {
+            let rows = outbox::first(&self.conn, &self.path)?;
+            if rows.is_empty() {
+                // Somebody deleted the database while it was open.
+                if let Some(newest) = self.outbox.give_up() {
+                    self.recent.lock().give_up(newest);
+                }
+                return Ok(());
+            }
+            let Some(mut replica) = self.replica.take() else { return Err(Error::Closed) };
+            let mut open = Vec::with_capacity(rows.len());
+            let mut works = HashMap::new();
+            for Row { origin, work, .. } in rows {
+                let entry = work.as_ref().map(|work| replica.entry_of(work));
+                match (work, entry) {
+                    (Some(work), Some(Ok(entry))) => {
+                        works.insert(origin, Arc::clone(&work));
+                        open.push((NewEntry { origin, ..entry }, Step::Own(work)));
+                    }
+                    _ => self.forget(&origin, None, Err(Error::Invalid("it does not read".into())))?,
+                }
+            }
+            let order: Vec<Origin> = open.iter().map(|(entry, _)| entry.origin).collect();
+            let done = self.persist(&mut replica, open);
+            self.replica = Some(replica);
+            for (origin, done) in order.into_iter().zip(done) {
+                match done {
+                    Err(error) if error.is_ours() => return Err(error),
+                    // One that was written is done with already.
+                    Ok(_) => {}
+                    Err(error) => self.forget(&origin, works.get(&origin), Err(error))?,
+                }
+            }
+            self.show_applied();
+        }
+    }
+
+    /// Takes an entry that is not to be written off the disk.
+    fn forget(&mut self, origin: &Origin, work: Option<&Arc<Work>>, why: Result<Applied, Error>) -> Result<(), Error> {
+        outbox::remove(&self.conn, origin).map_err(|e| sqlite_error(&self.path, e))?;
+        if let Some(waiting) = self.outbox.done(origin) {
+            settled(&mut self.recent.lock(), waiting, work, why);
+        }
+        Ok(())
     }
 
     /// Writes a change that is no batch into the log and then here. Where the database is away, nothing is changed.
     pub(super) fn replicate_change(&mut self, change: Change) -> Result<(Outcome, u64), Error> {
+        if !self.outbox.is_empty() {
+            return Err(health::away(&self.recent.lock()));
+        }
         let Some(mut replica) = self.replica.take() else { return Err(Error::Closed) };
         let done = replica.entry(&change, "").and_then(|mut entry| {
             if let Change::Remove { name, .. } = &change {
                 entry.ends = prune::known_of(&self.conn, name).map_err(|e| sqlite_error(&self.path, e))?.0;
             }
-            let done = self.persist(&mut replica, vec![(entry, Step::Other(change))], true);
+            let done = self.persist(&mut replica, vec![(entry, Step::Other(change))]);
             done.into_iter().next().unwrap_or(Err(Error::Closed))
         });
         let applied = replica.applied;
@@ -200,27 +305,13 @@ impl Writer {
         link.away.send_if_modified(|away| std::mem::replace(away, is_away) != is_away);
     }
 
-    /// Has entries in the log and here. `at_once`: gives up where the database is away.
-    fn persist(
-        &mut self,
-        replica: &mut Replica,
-        mut open: Vec<(NewEntry, Step)>,
-        at_once: bool,
-    ) -> Vec<Result<Outcome, Error>> {
+    /// Has entries in the log and here. Where the database is away, it gives up.
+    fn persist(&mut self, replica: &mut Replica, mut open: Vec<(NewEntry, Step)>) -> Vec<Result<Outcome, Error>> {
         let order: Vec<Origin> = open.iter().map(|(entry, _)| entry.origin).collect();
         let mut done = HashMap::new();
-        let mut failed = Error::Closed;
-        loop {
-            let tried = self.mend().and_then(|()| self.try_once(replica, &mut open, &mut done));
-            self.note(&replica.link, tried.as_ref().err());
-            let Err(error) = tried else { break };
-            failed = error.clone();
-            if !error.is_away() || at_once || replica.link.closing.load(Ordering::SeqCst) {
-                done.extend(open.drain(..).map(|(entry, _)| (entry.origin, Err(error.clone()))));
-                break;
-            }
-            thread::sleep(AGAIN);
-        }
+        let tried = self.mend().and_then(|()| self.try_once(replica, &mut open, &mut done));
+        self.note(&replica.link, tried.as_ref().err());
+        let failed = tried.err().unwrap_or(Error::Closed);
         // What is in the log and could not be done here is done later.
         order.iter().map(|origin| done.remove(origin).unwrap_or_else(|| Err(failed.clone()))).collect()
     }
@@ -327,6 +418,8 @@ impl Writer {
         let mut tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(wrap)?;
         let mut results = Vec::with_capacity(todo.len());
         let mut at = applied(&tx).map_err(wrap)?;
+        // Also where a process before this one put it there.
+        let is_waited_for = outbox::any(&tx).map_err(wrap)?;
         for (seq, origin, step, is_own) in todo {
             if seq != at + 1 {
                 return Err(Error::Away { why: format!("entry {} of its log is missing", at + 1) });
@@ -344,6 +437,9 @@ impl Writer {
                 Err(_) => savepoint.finish().map_err(wrap)?,
             }
             at = seq;
+            if is_waited_for {
+                outbox::remove(&tx, &origin).map_err(wrap)?;
+            }
             results.push((origin, prepared, result, is_own));
         }
         tx.execute("UPDATE replica SET applied = ?1", [at]).map_err(wrap)?;
@@ -362,9 +458,19 @@ impl Writer {
         done: &mut HashMap<Origin, Result<Outcome, Error>>,
     ) -> Result<(), Error> {
         let mut gone = Vec::new();
-        let mut recent = self.recent.lock();
+        let recent = Arc::clone(&self.recent);
+        let mut recent = recent.lock();
         let (mut is_strange, mut is_settled) = (false, true);
         for (origin, prepared, result, is_own) in results {
+            if let Some(waiting) = self.outbox.done(&origin) {
+                let told = result.as_ref().map(|_| Outcome::Done).map_err(Error::clone);
+                let result = result.map(|outcome| if let Outcome::Batch(applied) = outcome { applied } else { Applied::default() });
+                settled(&mut recent, waiting, prepared.written(), result);
+                if is_own {
+                    done.insert(origin, told);
+                }
+                continue;
+            }
             match (&prepared.step, &result) {
                 (Step::Other(Change::Batch { .. }), Ok(Outcome::Batch(applied))) if !is_own => {
                     prepared.work.iter().for_each(|work| recent.learn(work, applied));
@@ -411,7 +517,34 @@ struct Prepared {
     views: Vec<i64>,
 }
 
+/// Tells who waited for an entry, if anyone, what became of it.
+fn settled(recent: &mut Recent, waiting: Waiting, work: Option<&Arc<Work>>, result: Result<Applied, Error>) {
+    let Waiting { seq, ack } = waiting;
+    let (applied, told) = match result {
+        Ok(applied) => (Some(applied), Ok(())),
+        Err(error) => {
+            health::failed(recent, &error, ack.is_none());
+            (None, Err(error))
+        }
+    };
+    match work {
+        Some(work) => recent.settle(seq, work, applied),
+        None => recent.give_up(seq),
+    }
+    if let Some(ack) = ack {
+        ack.send(told);
+    }
+}
+
 impl Prepared {
+    /// The batch that it is.
+    fn written(&self) -> Option<&Arc<Work>> {
+        match &self.step {
+            Step::Own(work) => Some(work),
+            Step::Other(_) => self.work.as_ref(),
+        }
+    }
+
     fn of(step: Step, conn: &Connection) -> rusqlite::Result<Prepared> {
         let (mut step, mut work, mut known) = (step, None, (Vec::new(), Vec::new()));
         match &mut step {

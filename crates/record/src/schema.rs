@@ -337,10 +337,14 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, Error> {
     }
 }
 
-/// Readies a database for being built from a log: `log` is the mark of the log, `applied` its newest entry that is in here. A record
-/// of its own has no such table, and one that is opened as such loses it: what is written into it then is in no log.
+/// Readies a database for being built from a log: `log` is the mark of the log, `applied` its newest entry that is in here; `outbox` has
+/// what is still to be written there (see outbox.rs). A record of its own has no such tables, and one that is opened as such loses
+/// them: what is written into it then is in no log.
 pub(super) fn as_replica(conn: &Connection, path: &Path) -> Result<(), Error> {
-    let sql = "CREATE TABLE IF NOT EXISTS replica (log BLOB NOT NULL, applied INTEGER NOT NULL) STRICT";
+    let sql = "CREATE TABLE IF NOT EXISTS replica (log BLOB NOT NULL, applied INTEGER NOT NULL) STRICT;
+        CREATE TABLE IF NOT EXISTS outbox (
+            id INTEGER PRIMARY KEY, origin BLOB NOT NULL UNIQUE, over INTEGER, change TEXT NOT NULL
+        ) STRICT";
     conn.execute_batch(sql).map_err(|e| sqlite_error(path, e))
 }
 

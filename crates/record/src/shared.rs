@@ -17,8 +17,8 @@ use super::log::Shared;
 use super::replica::{Link, Replica, adopt, log_error};
 use super::schema::{self, file_error, private_file};
 use super::types::{Batch, ConversationUpdate, Error};
-use super::writer::{Job, Writer};
-use super::{Inner, Store, replica, secret};
+use super::writer::{Ack, Job, Writer};
+use super::{Store, replica, secret};
 
 /// How long a request waits for a database that is away before it is refused, or goes on without it.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -97,9 +97,12 @@ impl Sharing {
         Replica::new(log, joined, applied, self.link.clone())
     }
 
-    /// Builds the record up to the newest entry.
+    /// Builds the record up to the newest entry, and finds what waits to be written.
     pub(super) fn build(&self, writer: &mut Writer) -> Result<(), Error> {
-        if self.is_away() { Ok(()) } else { writer.follow().map(|_| ()) }?;
+        if !self.is_away() {
+            writer.follow()?;
+        }
+        writer.find_waiting()?;
         // That was before.
         writer.recent.lock().base.strange_updates.clear();
         Ok(())
@@ -149,14 +152,6 @@ pub(super) fn apart<T: Send>(act: impl FnOnce() -> Result<T, Error> + Send) -> R
     thread::scope(|scope| scope.spawn(act).join().map_err(|_| Error::Closed)?)
 }
 
-impl Inner {
-    /// What is said while the database is away.
-    pub(super) fn away(&self) -> Error {
-        let known = self.recent.lock().trouble.as_ref().map(|trouble| trouble.error.clone());
-        known.filter(Error::is_away).unwrap_or_else(|| Error::Away { why: "it cannot be reached".into() })
-    }
-}
-
 impl Store {
     /// Whether several windowsills share the record.
     pub fn is_shared(&self) -> bool {
@@ -179,8 +174,9 @@ impl Store {
     pub async fn caught_up(&self) {
         let Some(sharing) = self.inner.sharing.as_ref().filter(|sharing| !sharing.is_away()) else { return };
         let Some(queue) = &self.inner.queue else { return };
-        let (ack, done) = oneshot::channel();
-        if queue.send(Job { work: None, bytes: 0, ack: Some(ack), permit: None, prune: None, follows: true }).is_ok() {
+        let (to, done) = oneshot::channel();
+        let ack = Some(Ack { to, once_kept: false });
+        if queue.send(Job { work: None, bytes: 0, ack, permit: None, prune: None, follows: true }).is_ok() {
             tokio::select! {
                 _ = done => {}
                 () = sharing.gone() => {}
@@ -200,8 +196,8 @@ impl Store {
         };
         let (work, bytes) = self.inner.prepare(batch, None)?;
         let permit = self.inner.space.clone().try_acquire_many_owned(permits(bytes)).map_err(|_| Error::Busy)?;
-        let (ack, mut done) = oneshot::channel();
-        self.inner.enqueue(Some(work), bytes, Some(permit), Some(ack))?;
+        let (to, mut done) = oneshot::channel();
+        self.inner.enqueue(Some(work), bytes, Some(permit), Some(Ack { to, once_kept: true }))?;
         let until = Instant::now() + SLOW;
         blocking(|| {
             loop {
@@ -230,7 +226,7 @@ impl Store {
     /// [`Error::Overtaken`] where another view of the same messages was recorded since: nothing of the batch is written then, and that
     /// view stands.
     pub async fn record_over(&self, batch: Batch, seen: Option<u64>) -> Result<(), Error> {
-        self.inner.write(batch, seen).await
+        self.inner.write(batch, seen, false).await
     }
 
     /// Conversations that other windowsills wrote to, or removed, since this was asked last.

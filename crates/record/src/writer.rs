@@ -6,7 +6,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
@@ -19,6 +19,8 @@ use windowsill_core::conversation::edit::{Edit, View};
 use super::Original;
 use super::apply::Apply;
 use super::files::Files;
+use super::log::Origin;
+use super::outbox::{Outbox, Waiting};
 use super::presence::Presence;
 use super::prune::{Pass, Step};
 use super::recent::{Applied, Recent, Tip, Work};
@@ -37,13 +39,28 @@ pub(super) struct Job {
     /// Its size.
     pub(super) bytes: usize,
     /// Who waits for it, if anyone.
-    pub(super) ack: Option<oneshot::Sender<Result<(), Error>>>,
+    pub(super) ack: Option<Ack>,
     /// Its share of the queue, given back when it is done.
     pub(super) permit: Option<OwnedSemaphorePermit>,
     /// A step of retention, done when all before it is committed.
     pub(super) prune: Option<Prune>,
     /// Whether what others wrote into a shared record is to be taken up first.
     pub(super) follows: bool,
+}
+
+/// Who waits for a batch.
+pub(super) struct Ack {
+    /// Gets what became of it.
+    pub(super) to: oneshot::Sender<Result<(), Error>>,
+    /// Whether it is enough that no kill can take the batch: while the database of a shared record is away, it waits on the disk.
+    pub(super) once_kept: bool,
+}
+
+impl Ack {
+    /// Tells what became of it. Whoever waited may have gone away; it is done all the same.
+    pub(super) fn send(self, outcome: Result<(), Error>) {
+        let _ = self.to.send(outcome);
+    }
 }
 
 /// A step of retention, and who waits for it.
@@ -68,6 +85,16 @@ pub(super) struct Writer {
     pub(super) replica: Option<Replica>,
     /// Whether it has one: nothing is ever written beside it.
     pub(super) is_shared: bool,
+    /// What waits for the database of that log.
+    pub(super) outbox: Outbox,
+}
+
+/// What became of a batch.
+pub(super) enum Written {
+    /// It is in the record.
+    Done(Applied),
+    /// It waits on the disk for the database of a shared record.
+    Waits(Origin),
 }
 
 impl Writer {
@@ -82,9 +109,17 @@ impl Writer {
                     behind = self.catch_up();
                     continue;
                 }
-                Err(TryRecvError::Empty) => match queue.recv() {
+                Err(TryRecvError::Empty) if self.outbox.is_empty() => match queue.recv() {
                     Ok(job) => job,
                     Err(_) => break,
+                },
+                Err(TryRecvError::Empty) => match queue.recv_timeout(self.outbox.pause()) {
+                    Ok(job) => job,
+                    Err(RecvTimeoutError::Disconnected) => break,
+                    Err(RecvTimeoutError::Timeout) => {
+                        self.send_out();
+                        continue;
+                    }
                 },
             };
             let mut bytes = first.bytes;
@@ -102,12 +137,12 @@ impl Writer {
             let results = self.commit_caught(&works);
             let mut is_commit = !works.is_empty();
             drop(works);
-            if !is_commit && group.iter().any(|job| job.follows) {
+            if !is_commit && self.outbox.is_empty() && group.iter().any(|job| job.follows) {
                 let followed = self.follow_caught();
                 is_commit = matches!(followed, Ok(true));
                 if let Err(error) = followed {
                     for ack in group.iter_mut().filter(|job| job.follows).filter_map(|job| job.ack.take()) {
-                        let _ = ack.send(Err(error.clone()));
+                        ack.send(Err(error.clone()));
                     }
                 }
             }
@@ -118,7 +153,15 @@ impl Writer {
             if is_commit || !steps.is_empty() {
                 self.commits.send_modify(|n| *n += 1);
             }
+            if !self.outbox.is_empty() && self.outbox.pause().is_zero() {
+                self.send_out();
+            }
             for Prune { pass, ack } in steps {
+                if !self.outbox.is_empty() {
+                    // What is to go may be about to be written.
+                    let _ = ack.send(Err(health::away(&self.recent.lock())));
+                    continue;
+                }
                 let step = catch_unwind(AssertUnwindSafe(|| self.prune(pass)));
                 // The caller may have gone away; then the pass ends here.
                 let _ = ack.send(step.unwrap_or_else(|_| Err(Error::Invalid("pruning made the writer panic".into()))));
@@ -143,15 +186,19 @@ impl Writer {
         }
     }
 
-    fn answer(&self, group: Vec<Job>, results: Vec<Result<Applied, Error>>) {
+    fn answer(&mut self, group: Vec<Job>, results: Vec<Result<Written, Error>>) {
         let mut results = results.into_iter();
-        for job in group {
+        for mut job in group {
             let mut outcome = Ok(());
             if let Some((seq, work)) = &job.work {
                 let result = results.next().unwrap_or(Err(Error::Closed));
                 let mut recent = self.recent.lock();
                 match result {
-                    Ok(applied) => {
+                    Ok(Written::Waits(origin)) => {
+                        let ack = job.ack.take_if(|ack| !ack.once_kept);
+                        self.outbox.wait(origin, Waiting { seq: *seq, ack });
+                    }
+                    Ok(Written::Done(applied)) => {
                         recent.settle(*seq, work, Some(applied));
                         health::written(&mut recent);
                     }
@@ -164,18 +211,18 @@ impl Writer {
             }
             drop(job.permit);
             if let Some(ack) = job.ack {
-                // The caller may have gone away; what it asked for is done all the same.
-                let _ = ack.send(outcome);
+                ack.send(outcome);
             }
         }
     }
 
     /// Commits, and turns a panic into an error for everyone in the group. Unwinding rolls the transaction back.
-    pub(super) fn commit_caught(&mut self, works: &[Arc<Work>]) -> Vec<Result<Applied, Error>> {
+    pub(super) fn commit_caught(&mut self, works: &[Arc<Work>]) -> Vec<Result<Written, Error>> {
+        let done = |results: Vec<Result<Applied, Error>>| results.into_iter().map(|one| one.map(Written::Done)).collect();
         let commit = |writer: &mut Writer| match writer.is_shared {
             true if works.is_empty() => Ok(Vec::new()),
             true => Ok(writer.replicate(works)),
-            false => writer.mend().and_then(|()| writer.commit(works)),
+            false => writer.mend().and_then(|()| writer.commit(works)).map(done),
         };
         match catch_unwind(AssertUnwindSafe(|| commit(self))) {
             Ok(Ok(results)) => results,

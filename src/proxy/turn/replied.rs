@@ -56,7 +56,7 @@ impl Keeper {
 
 /// Puts what belongs to a reply on record, and returns once it is there, or where that takes long.
 pub(super) async fn recorded(store: &Store, batch: Batch) {
-    match tokio::time::timeout(SLOWEST_WRITE, store.record(batch)).await {
+    match tokio::time::timeout(SLOWEST_WRITE, store.keep(batch)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => debug!(%error, "a reply is not in the record"),
         Err(_) => warn!("the record is slow: a reply goes out before it is written"),

@@ -180,8 +180,12 @@ fn batch(app: &App, upstream: &Upstream, prepared: &Prepared, tip: Digest, depth
 /// Says on a reply that the record cannot be written at present.
 pub(in crate::proxy) fn mark_record(app: &App, to: &mut HeaderMap<HeaderValue>) {
     let Some(trouble) = app.store.trouble() else { return };
-    headers::set(to, "x-windowsill-record", "unwritable");
-    let text = format!("this conversation goes on unrecorded: {}", trouble.error);
+    let (state, text) = match trouble.error.is_away() {
+        true => ("waiting", "what this conversation adds waits on windowsill's own disk"),
+        false => ("unwritable", "this conversation goes on unrecorded"),
+    };
+    headers::set(to, "x-windowsill-record", state);
+    let text = format!("{text}: {}", trouble.error);
     headers::warn(to, &[plain::line(&text).to_string()]);
 }
 

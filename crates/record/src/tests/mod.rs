@@ -4,6 +4,7 @@ mod crash;
 mod housekeeping;
 mod kill;
 mod oracle;
+mod outbox;
 mod postgres;
 mod prune;
 mod queue;
@@ -11,6 +12,7 @@ mod reading;
 mod reply;
 mod searching;
 mod shared;
+mod tls;
 
 use bytes::Bytes;
 use serde_json::json;

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// The password of its user; nothing of it may be seen anywhere.
@@ -14,6 +15,8 @@ pub(crate) struct Server {
     bin: PathBuf,
     dir: tempfile::TempDir,
     port: u16,
+    /// Settings beside those of every test.
+    settings: Mutex<String>,
 }
 
 /// The folder of PostgreSQL's programs, the newest of those that are installed.
@@ -35,7 +38,7 @@ impl Server {
         };
         let dir = tempfile::Builder::new().prefix("windowsill-postgres-").tempdir().unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let server = Server { bin, dir, port };
+        let server = Server { bin, dir, port, settings: Mutex::default() };
         let password = server.path().join("password");
         fs::write(&password, PASSWORD).unwrap();
         if is_root() {
@@ -106,8 +109,9 @@ impl Server {
         let sockets = self.path().display();
         let options = format!(
             "-c listen_addresses=127.0.0.1 -c port={} -c unix_socket_directories={sockets} -c fsync=off -c shared_buffers=16MB \
-             -c max_connections=60",
-            self.port
+             -c max_connections=60 {}",
+            self.port,
+            self.settings.lock().unwrap()
         );
         let log = self.path().join("log");
         self.control(&["--wait", "--timeout", "60", "--log", log.to_str().unwrap(), "--options", &options, "start"]);
@@ -116,6 +120,28 @@ impl Server {
     /// Stops it at once, as a crash does.
     pub(crate) fn down(&self) {
         self.control(&["--wait", "--mode", "immediate", "stop"]);
+    }
+
+    /// Starts it again with other settings, such as `-c ssl=on`.
+    #[allow(dead_code, reason = "other tests that read this file have no use for it")]
+    pub(crate) fn set(&self, settings: &str) {
+        self.down();
+        settings.clone_into(&mut self.settings.lock().unwrap());
+        self.up();
+    }
+
+    /// A file of its own, which nobody else may read.
+    #[allow(dead_code, reason = "other tests that read this file have no use for it")]
+    pub(crate) fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        use std::os::unix::fs::{PermissionsExt as _, chown};
+        let path = self.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        if is_root() {
+            let (user, group) = nobody();
+            chown(&path, Some(user), Some(group)).unwrap();
+        }
+        path
     }
 
     /// The URL of its first database.
