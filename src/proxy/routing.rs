@@ -352,7 +352,8 @@ impl Route {
         let by_server = reported.prompt_ms.map(|ms| ms / 1000.0);
         let seconds = by_server.or_else(|| first.map(|first| first.as_secs_f64())).filter(|seconds| *seconds > 0.0);
         let speed = evaluated.filter(|tokens| *tokens >= TELLING).zip(seconds).map(|(tokens, s)| f64::from(tokens) / s);
-        let before = self.before.left.map(|left| (left, reported.cached.filter(|_| !rewritten && left.tokens >= TELLING)));
+        let before =
+            self.before.left.map(|left| (left, reported.cached.filter(|_| !rewritten && left.tokens >= TELLING)));
         let kept = before.filter(|(left, _)| left.is_there);
         let kept = kept.and_then(|(left, cached)| Some((f64::from(cached?) / f64::from(left.tokens)).min(1.0)));
         self.servers.routing.with(self.at, |known| {

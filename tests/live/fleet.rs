@@ -25,7 +25,9 @@ const SETTINGS: [(&str, &str); 3] =
 /// Recorded sessions of agents, from the excerpts in the repository.
 fn sessions() -> Vec<Session> {
     let mut all = vec![Session::demo()];
-    all.extend(["sweagent-marshmallow-fc", "taubench-airline-gpt4o-task7-trial0"].into_iter().filter_map(Session::shared));
+    all.extend(
+        ["sweagent-marshmallow-fc", "taubench-airline-gpt4o-task7-trial0"].into_iter().filter_map(Session::shared),
+    );
     assert_eq!(all.len(), 3);
     all
 }
@@ -56,7 +58,8 @@ impl Servers {
 
     /// The body that a server got last, and which one it was.
     fn forwarded(&self) -> (usize, String) {
-        let mut all = self.relays.iter().enumerate().flat_map(|(at, relay)| relay.take().into_iter().map(move |body| (at, body)));
+        let mut all =
+            self.relays.iter().enumerate().flat_map(|(at, relay)| relay.take().into_iter().map(move |body| (at, body)));
         let found = all.next().expect("one was forwarded");
         all.last().unwrap_or(found)
     }
@@ -143,7 +146,14 @@ fn two_windowsills_answer_as_one_and_lose_nothing() {
         let before = &alone.0[n].1;
         say(&format!(
             "{} {end:>3}: server {at}, {:>4} of {:>4} cached, {:<10} alone: server {}, {:>4} of {:>4}, {}",
-            sessions[*who].name, turn.cached, turn.prompt, turn.action, alone.0[n].0, before.cached, before.prompt, before.action
+            sessions[*who].name,
+            turn.cached,
+            turn.prompt,
+            turn.action,
+            alone.0[n].0,
+            before.cached,
+            before.prompt,
+            before.action
         ));
         other_views += usize::from(said(&turn.forwarded, &[&two[0], &two[1]]) != alone.1[n]);
         played.push((at, turn));
@@ -152,7 +162,9 @@ fn two_windowsills_answer_as_one_and_lose_nothing() {
     let rewritten = played.iter().filter(|(_, turn)| turn.rewritten).count();
     say(&format!(
         "{} turns, {rewritten} rewritten, {other_views} in other views: {:.1} % from caches with one windowsill, {:.1} % with two",
-        played.len(), one * 100.0, both * 100.0
+        played.len(),
+        one * 100.0,
+        both * 100.0
     ));
     assert!(rewritten > 5, "there was something to share: {rewritten}");
     assert_eq!(other_views, 0, "the same views");
@@ -217,8 +229,7 @@ fn nothing_is_lost(servers: &Servers, two: &[Windowsill; 2], sessions: &[Session
     }
     let mut recalled = 0;
     for (who, session) in sessions.iter().enumerate() {
-        let played: Vec<Turn> =
-            all.iter().filter(|((of, _), _)| *of == who).map(|(_, turn)| copied(turn)).collect();
+        let played: Vec<Turn> = all.iter().filter(|((of, _), _)| *of == who).map(|(_, turn)| copied(turn)).collect();
         let last = turn(servers, &two[who % 2], session, played.last().expect("turns").end).1;
         assert!(played.iter().all(|turn| turn.conversation == last.conversation), "one conversation");
         for by in two {

@@ -20,9 +20,9 @@ mod embedded_chat;
 #[path = "../suite/support/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "few of the other tests' helpers are needed here")]
 mod fakes;
+mod fleet;
 #[cfg(any(feature = "cuda", feature = "rocm", feature = "vulkan"))]
 mod gpu;
-mod fleet;
 mod guard;
 mod llama;
 mod managed;

@@ -194,7 +194,8 @@ fn a_conversation_stays_with_its_server_whichever_windowsill_it_reaches() {
     // What is open there by another one is waited for.
     let gate = Gate::default();
     let held = gate.clone();
-    fakes[0].script(move |seen| if seen.is_main() { Play::Wait(held.clone(), Box::new(Play::Usual)) } else { Play::Usual });
+    fakes[0]
+        .script(move |seen| if seen.is_main() { Play::Wait(held.clone(), Box::new(Play::Usual)) } else { Play::Usual });
     let before = fakes[0].count();
     let mut begun = two[0].begin(&chat().user("Take your time."));
     fakes[0].wait("the request", |seen| seen.iter().filter(|seen| seen.is_main()).count() > before);
@@ -231,7 +232,9 @@ fn what_was_answered_while_the_database_was_away_outlives_kills() {
             assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
         }
         served.kill();
-        talk = talk.assistant(&text(&answer.json()["choices"][0]["message"])).user(&format!("Turn {turn}, my word is ibis{turn}."));
+        talk = talk
+            .assistant(&text(&answer.json()["choices"][0]["message"]))
+            .user(&format!("Turn {turn}, my word is ibis{turn}."));
     }
     server.up();
     // The folder is opened again, and what waits there goes into the database.

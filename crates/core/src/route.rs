@@ -210,7 +210,8 @@ impl<K: Copy + PartialEq> Cache<K> {
     /// Takes in a reply to a prompt of so many tokens, which left so many behind. `before`: what the prompt went on from, and how many of
     /// its tokens the server says that it still had; `None` where it did not say, or where that tells nothing.
     pub fn takes(&mut self, name: K, (prompt, left): (Tokens, Tokens), before: Option<(K, Option<Tokens>)>) {
-        let known = before.and_then(|(name, cached)| Some((self.entries.iter().position(|one| one.name == name)?, cached)));
+        let known =
+            before.and_then(|(name, cached)| Some((self.entries.iter().position(|one| one.name == name)?, cached)));
         if let Some((at, cached)) = known {
             let since: u64 = self.entries.iter().take(at).map(|one| u64::from(one.weight)).sum();
             // A reply leaves more than the next prompt repeats: a model's reasoning is not sent back.
@@ -240,8 +241,15 @@ mod tests {
 
     use super::*;
 
-    const READY: Server =
-        Server { standing: Standing::Ready, window: None, held: 0, waiting: 0.0, busy: 0.0, speed: Some(1000.0), had: 0 };
+    const READY: Server = Server {
+        standing: Standing::Ready,
+        window: None,
+        held: 0,
+        waiting: 0.0,
+        busy: 0.0,
+        speed: Some(1000.0),
+        had: 0,
+    };
 
     fn chosen(prompt: Tokens, servers: &[Server]) -> (usize, Because) {
         let choice = choose(prompt, 0, servers, &[]).unwrap();

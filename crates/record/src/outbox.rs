@@ -106,7 +106,12 @@ impl Outbox {
     ///
     /// # Errors
     /// When that is full, or more than may wait there.
-    pub(super) fn put(&mut self, conn: &mut Connection, path: &PathBuf, all: &[(Origin, Arc<Work>)]) -> Result<(), Error> {
+    pub(super) fn put(
+        &mut self,
+        conn: &mut Connection,
+        path: &PathBuf,
+        all: &[(Origin, Arc<Work>)],
+    ) -> Result<(), Error> {
         if self.bytes > ROOM {
             return Err(Error::Busy);
         }
@@ -157,7 +162,11 @@ pub(super) fn first(conn: &Connection, path: &PathBuf) -> Result<Vec<Row>, Error
 }
 
 /// Calls `each` with all entries, in order.
-pub(super) fn all(conn: &Connection, path: &PathBuf, mut each: impl FnMut(Row) -> Result<(), Error>) -> Result<(), Error> {
+pub(super) fn all(
+    conn: &Connection,
+    path: &PathBuf,
+    mut each: impl FnMut(Row) -> Result<(), Error>,
+) -> Result<(), Error> {
     let mut after = 0;
     loop {
         let (rows, last) = read_after(conn, after).map_err(|e| sqlite_error(path, e))?;

@@ -126,8 +126,11 @@ impl Writer {
     pub(super) fn replicate(&mut self, works: &[Arc<Work>]) -> Vec<Result<Written, Error>> {
         let Some(mut replica) = self.replica.take() else { return works.iter().map(|_| Err(Error::Closed)).collect() };
         let entries: Vec<Result<NewEntry, Error>> = works.iter().map(|work| replica.entry_of(work)).collect();
-        let good: Vec<(NewEntry, Arc<Work>)> =
-            entries.iter().zip(works).filter_map(|(entry, work)| Some((entry.as_ref().ok()?.clone(), work.clone()))).collect();
+        let good: Vec<(NewEntry, Arc<Work>)> = entries
+            .iter()
+            .zip(works)
+            .filter_map(|(entry, work)| Some((entry.as_ref().ok()?.clone(), work.clone())))
+            .collect();
         // Where others wait, these come behind them.
         let done: Vec<Result<Written, Error>> = if self.outbox.is_empty() {
             let since = Instant::now();
@@ -148,7 +151,13 @@ impl Writer {
         } else {
             let all: Vec<_> = good.iter().map(|(entry, work)| (entry.origin, Arc::clone(work))).collect();
             let waits = self.waits(&all);
-            let written = |origin: &Origin| if waits.contains(origin) { Ok(Written::Waits(*origin)) } else { Err(health::away(&self.recent.lock())) };
+            let written = |origin: &Origin| {
+                if waits.contains(origin) {
+                    Ok(Written::Waits(*origin))
+                } else {
+                    Err(health::away(&self.recent.lock()))
+                }
+            };
             all.iter().map(|(origin, _)| written(origin)).collect()
         };
         self.replica = Some(replica);
@@ -464,7 +473,8 @@ impl Writer {
         for (origin, prepared, result, is_own) in results {
             if let Some(waiting) = self.outbox.done(&origin) {
                 let told = result.as_ref().map(|_| Outcome::Done).map_err(Error::clone);
-                let result = result.map(|outcome| if let Outcome::Batch(applied) = outcome { applied } else { Applied::default() });
+                let result = result
+                    .map(|outcome| if let Outcome::Batch(applied) = outcome { applied } else { Applied::default() });
                 settled(&mut recent, waiting, prepared.written(), result);
                 if is_own {
                     done.insert(origin, told);

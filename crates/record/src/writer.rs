@@ -218,7 +218,8 @@ impl Writer {
 
     /// Commits, and turns a panic into an error for everyone in the group. Unwinding rolls the transaction back.
     pub(super) fn commit_caught(&mut self, works: &[Arc<Work>]) -> Vec<Result<Written, Error>> {
-        let done = |results: Vec<Result<Applied, Error>>| results.into_iter().map(|one| one.map(Written::Done)).collect();
+        let done =
+            |results: Vec<Result<Applied, Error>>| results.into_iter().map(|one| one.map(Written::Done)).collect();
         let commit = |writer: &mut Writer| match writer.is_shared {
             true if works.is_empty() => Ok(Vec::new()),
             true => Ok(writer.replicate(works)),

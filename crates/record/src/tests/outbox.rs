@@ -165,7 +165,10 @@ fn what_waits_is_written_in_order_and_a_view_that_came_second_is_not() {
         one.keep(nth(1)).await.unwrap();
         let refused = one.record_over(Batch { view: view("late"), ..Batch::default() }, seen).await;
         assert!(matches!(&refused, Err(error) if error.is_away()), "{refused:?}");
-        assert!(matches!(one.delete("c", 1 << 40).await, Err(error) if error.is_away()), "nothing is removed meanwhile");
+        assert!(
+            matches!(one.delete("c", 1 << 40).await, Err(error) if error.is_away()),
+            "nothing is removed meanwhile"
+        );
         one.keep(nth(2)).await.unwrap();
         // The other one has the database a moment before.
         memory.away.store(false, Ordering::SeqCst);

@@ -24,7 +24,8 @@ impl Certificates {
     /// A certificate that vouches for itself, in `NAME.crt`, with its key in `NAME.key`.
     fn own(&self, name: &str, subject: &str, more: &[&str]) {
         let (key, certificate) = (format!("{name}.key"), format!("{name}.crt"));
-        let words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30", "-keyout", &key, "-out", &certificate];
+        let words =
+            ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30", "-keyout", &key, "-out", &certificate];
         self.openssl(&[&words[..], &["-subj", subject], more].concat());
     }
 
@@ -35,7 +36,8 @@ impl Certificates {
         let (key, asked) = (file("key"), file("csr"));
         self.openssl(&["req", "-newkey", "rsa:2048", "-nodes", "-keyout", &key, "-out", &asked, "-subj", "/CN=server"]);
         let (authority, secret, made) = (format!("{by}.crt"), format!("{by}.key"), file("crt"));
-        let words = ["x509", "-req", "-in", &asked, "-CA", &authority, "-CAkey", &secret, "-CAcreateserial", "-days", "30"];
+        let words =
+            ["x509", "-req", "-in", &asked, "-CA", &authority, "-CAkey", &secret, "-CAcreateserial", "-days", "30"];
         self.openssl(&[&words[..], &["-out", &made, "-extfile", "names"]].concat());
     }
 
