@@ -3,7 +3,7 @@
 //! reach the log before the connection broke is found there, and is not written twice.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -109,7 +109,7 @@ impl Outbox {
     pub(super) fn put(
         &mut self,
         conn: &mut Connection,
-        path: &PathBuf,
+        path: &Path,
         all: &[(Origin, Arc<Work>)],
     ) -> Result<(), Error> {
         if self.bytes > ROOM {
@@ -157,14 +157,14 @@ fn read_after(conn: &Connection, after: i64) -> rusqlite::Result<(Vec<Row>, i64)
 }
 
 /// The first entries.
-pub(super) fn first(conn: &Connection, path: &PathBuf) -> Result<Vec<Row>, Error> {
+pub(super) fn first(conn: &Connection, path: &Path) -> Result<Vec<Row>, Error> {
     read_after(conn, 0).map(|(rows, _)| rows).map_err(|e| sqlite_error(path, e))
 }
 
 /// Calls `each` with all entries, in order.
 pub(super) fn all(
     conn: &Connection,
-    path: &PathBuf,
+    path: &Path,
     mut each: impl FnMut(Row) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut after = 0;

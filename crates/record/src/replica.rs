@@ -220,7 +220,7 @@ impl Writer {
                 return Ok(());
             }
             let Some(mut replica) = self.replica.take() else { return Err(Error::Closed) };
-            let mut open = Vec::with_capacity(rows.len());
+            let (mut open, mut unread) = (Vec::with_capacity(rows.len()), Vec::new());
             let mut works = HashMap::new();
             for Row { origin, work, .. } in rows {
                 let entry = work.as_ref().map(|work| replica.entry_of(work));
@@ -229,18 +229,21 @@ impl Writer {
                         works.insert(origin, Arc::clone(&work));
                         open.push((NewEntry { origin, ..entry }, Step::Own(work)));
                     }
-                    _ => self.forget(&origin, None, Err(Error::Invalid("it does not read".into())))?,
+                    _ => unread.push(origin),
                 }
             }
             let order: Vec<Origin> = open.iter().map(|(entry, _)| entry.origin).collect();
             let done = self.persist(&mut replica, open);
             self.replica = Some(replica);
+            for origin in unread {
+                self.forget(&origin, None, Error::Invalid("it does not read".into()))?;
+            }
             for (origin, done) in order.into_iter().zip(done) {
                 match done {
                     Err(error) if error.is_ours() => return Err(error),
                     // One that was written is done with already.
                     Ok(_) => {}
-                    Err(error) => self.forget(&origin, works.get(&origin), Err(error))?,
+                    Err(error) => self.forget(&origin, works.get(&origin), error)?,
                 }
             }
             self.show_applied();
@@ -248,10 +251,10 @@ impl Writer {
     }
 
     /// Takes an entry that is not to be written off the disk.
-    fn forget(&mut self, origin: &Origin, work: Option<&Arc<Work>>, why: Result<Applied, Error>) -> Result<(), Error> {
+    fn forget(&mut self, origin: &Origin, work: Option<&Arc<Work>>, why: Error) -> Result<(), Error> {
         outbox::remove(&self.conn, origin).map_err(|e| sqlite_error(&self.path, e))?;
         if let Some(waiting) = self.outbox.done(origin) {
-            settled(&mut self.recent.lock(), waiting, work, why);
+            settled(&mut self.recent.lock(), waiting, work, Err(why));
         }
         Ok(())
     }

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
+use crate::writer::Written;
+
 use super::*;
 
 /// Holds the database's write lock until dropped, so that batches stay in the queue.
@@ -210,6 +212,7 @@ fn writer(dir: &Path) -> Writer {
         commits: Default::default(),
         replica: None,
         is_shared: false,
+        outbox: Outbox::default(),
     }
 }
 
@@ -240,7 +243,7 @@ fn a_panic_costs_the_batch_and_not_the_writer() {
     let mut commit =
         |batch: Batch| writer.commit_caught(&[Arc::new(Work { batch, view: None, now_ms: 0, over: None })]).remove(0);
     assert!(commit(bad).is_err());
-    let applied = commit(good).unwrap();
+    let Ok(Written::Done(applied)) = commit(good) else { panic!("it is written") };
     assert_eq!(applied.tip.unwrap().1, Tip { conversation: "c".into(), depth: 2 });
 }
 
