@@ -106,12 +106,7 @@ impl Outbox {
     ///
     /// # Errors
     /// When that is full, or more than may wait there.
-    pub(super) fn put(
-        &mut self,
-        conn: &mut Connection,
-        path: &Path,
-        all: &[(Origin, Arc<Work>)],
-    ) -> Result<(), Error> {
+    pub(super) fn put(&mut self, conn: &mut Connection, path: &Path, all: &[(Origin, Arc<Work>)]) -> Result<(), Error> {
         if self.bytes > ROOM {
             return Err(Error::Busy);
         }
@@ -162,11 +157,7 @@ pub(super) fn first(conn: &Connection, path: &Path) -> Result<Vec<Row>, Error> {
 }
 
 /// Calls `each` with all entries, in order.
-pub(super) fn all(
-    conn: &Connection,
-    path: &Path,
-    mut each: impl FnMut(Row) -> Result<(), Error>,
-) -> Result<(), Error> {
+pub(super) fn all(conn: &Connection, path: &Path, mut each: impl FnMut(Row) -> Result<(), Error>) -> Result<(), Error> {
     let mut after = 0;
     loop {
         let (rows, last) = read_after(conn, after).map_err(|e| sqlite_error(path, e))?;

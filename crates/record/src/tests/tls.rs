@@ -101,7 +101,7 @@ fn a_server_must_prove_its_name_and_nothing_goes_in_the_clear() {
 }
 
 #[test]
-fn a_certificate_that_vouches_for_itself_is_its_own_authority() {
+fn a_certificate_that_vouches_for_itself_is_taken_where_it_is_named() {
     let Some(server) = Server::start() else { return };
     let made = Certificates(tempfile::tempdir().unwrap());
     let names = ["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"];
@@ -113,4 +113,8 @@ fn a_certificate_that_vouches_for_itself_is_its_own_authority() {
     made.use_for(&server, "manual");
     let done = tried(&server, &format!("?sslmode=verify-full&{}", root(&made.path("manual.crt"))));
     assert_eq!(done, Ok(true));
+    // Another one of the same words is another one.
+    made.own("other", "/CN=127.0.0.1", &[]);
+    let refused = tried(&server, &format!("?sslmode=verify-full&{}", root(&made.path("other.crt")))).unwrap_err();
+    assert!(refused.contains("certificate"), "{refused}");
 }
