@@ -20,7 +20,8 @@ use std::sync::Arc;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Conversation, Tokens};
 use crate::plan::{Cost, Facts};
-use estimate::{Estimates, Sample};
+use estimate::Estimates;
+pub use estimate::Sample;
 pub use key::ModelKey;
 
 /// The longest text that is counted with the vocabulary while a plan is made (bytes): a millisecond or two.

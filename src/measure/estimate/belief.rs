@@ -115,6 +115,25 @@ pub struct Sample {
     pub(super) counted: Tokens,
 }
 
+impl Sample {
+    /// Its numbers, from which [`Sample::of_numbers`] makes the same to the bit: those who learn the same must believe the same.
+    pub fn numbers(&self) -> [u64; WEIGHTS + 2] {
+        let mut numbers = [0; WEIGHTS + 2];
+        let weighed = self.new.weighed.iter().chain([&self.new.squares]);
+        numbers.iter_mut().zip(weighed).for_each(|(to, of)| *to = of.to_bits());
+        numbers[WEIGHTS + 1] = u64::from(self.counted);
+        numbers
+    }
+
+    /// What these numbers say; `None` where that cannot be.
+    pub fn of_numbers(numbers: &[u64; WEIGHTS + 2]) -> Option<Sample> {
+        let weighed: [f64; WEIGHTS] = std::array::from_fn(|at| f64::from_bits(numbers[at]));
+        let new = Row { weighed, squares: f64::from_bits(numbers[WEIGHTS]) };
+        let counted = Tokens::try_from(numbers[WEIGHTS + 1]).ok()?;
+        new.weighed.iter().chain([&new.squares]).all(|n| n.is_finite()).then_some(Sample { new, counted })
+    }
+}
+
 /// A belief.
 #[derive(Debug, Clone)]
 pub(super) struct Belief {

@@ -17,8 +17,9 @@ use super::stage::Stage;
 use super::{gauge, relay, traced};
 use crate::clock::now_ms;
 use crate::conversation::{Digest, Tokens};
-use crate::measure::{Known, Sureness};
+use crate::measure::{Known, Sample, Sureness};
 use crate::plan::rewrite::Out;
+use crate::proxy::state::fresh::Learned;
 use crate::proxy::state::live::Kept;
 use crate::proxy::state::whose::mark_of;
 use crate::proxy::{App, aside};
@@ -136,7 +137,8 @@ pub(in crate::proxy) fn account(
         app.measure.windows.answered(&upstream, &prepared.request.model, prompt);
     }
     if let Some(exact) = counted {
-        aside::once(prepared.request.body.len(), || learn_from(app, &prepared, exact));
+        let sample = aside::once(prepared.request.body.len(), || learn_from(app, &prepared, exact));
+        prepared.sending.told.learned = app.store.is_shared().then(|| Learned::of(&sample, exact));
     }
     if !matches!(end, relay::End::Failed(_)) {
         let depth = prepared.history.chain.len();
@@ -154,7 +156,7 @@ fn take_in_route(prepared: &mut Prepared, outcome: &Outcome) {
     if let (Some(route), Some(sent), relay::End::Complete) = (route, phases.sent, &outcome.end) {
         let reported = &outcome.reported;
         let first = reported.thought.or(reported.spoke).map(|first| first.saturating_duration_since(sent));
-        prepared.sending.left = route.answered(reported, (first, sent.elapsed()), prepared.made.view_changed);
+        prepared.sending.told.served = route.answered(reported, (first, sent.elapsed()), prepared.made.view_changed);
     }
 }
 
@@ -169,14 +171,15 @@ pub(super) fn spend(app: &App, prepared: &Prepared, reported: &Reported) {
     }
 }
 
-/// Learns from what the server counted.
-fn learn_from(app: &App, prepared: &Prepared, exact: Tokens) {
+/// Learns from what the server counted; returns what there was to learn.
+fn learn_from(app: &App, prepared: &Prepared, exact: Tokens) -> Sample {
     let conversation = &prepared.request.conversation;
     let sample = app.measure.sample(conversation, &prepared.made.view, prepared.history.known);
     app.measure.learn(&prepared.key, &sample, exact);
     if let Some(own) = &prepared.own {
         own.learn(prepared.made.tokens, exact);
     }
+    sample
 }
 
 /// Keeps in memory what a reply told, and returns what the record is to have of it.

@@ -148,8 +148,8 @@ pub(in crate::proxy) struct Sending {
     pub(in crate::proxy) room: Option<crate::proxy::pool::Room>,
     /// Its way to one of several servers, open until it is given back.
     pub(in crate::proxy) route: Option<crate::proxy::routing::Route>,
-    /// What that server was left with by the reply.
-    pub(in crate::proxy) left: Option<crate::proxy::routing::Served>,
+    /// What other windowsills and the next start are told of its reply.
+    pub(in crate::proxy) told: crate::proxy::state::fresh::Told,
     /// Its server refused it as too long, and another one has a larger window.
     pub(in crate::proxy) outgrew: bool,
     /// How long it waited for that.

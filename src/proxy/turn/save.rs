@@ -24,7 +24,7 @@ use crate::guard::triggers::{Folded, Pace};
 use crate::measure::{Sureness, tokens};
 use crate::plan::Lines;
 use crate::plan::reason::AskedBy;
-use crate::proxy::routing::Served;
+use crate::proxy::state::fresh::Told;
 use crate::proxy::state::gauge::{Gauge, Parts, regions};
 use crate::proxy::state::headers;
 use crate::proxy::state::live::Kept;
@@ -286,9 +286,9 @@ struct State<'a> {
     tools_offered: usize,
     #[serde(flatten)]
     kept: &'a Kept,
-    /// What became of its last request at its server, where there are several.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    served: Option<Served>,
+    /// What other windowsills and the next start take from it.
+    #[serde(skip_serializing_if = "Told::is_empty")]
+    told: Told,
 }
 
 /// What its last prompt takes.
@@ -369,7 +369,7 @@ fn state(prepared: &Prepared, kept: &Kept, gauge: &Gauge) -> String {
         system_messages: prepared.request.conversation.system.len(),
         tools_offered: offered(prepared),
         kept,
-        served: prepared.sending.route.as_ref().map(|_| Served::Open).or(prepared.sending.left),
+        told: prepared.sending.told.open_where(prepared.sending.route.is_some()),
     };
     serde_json::to_string(&state).unwrap_or_default()
 }
