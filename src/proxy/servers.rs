@@ -14,7 +14,6 @@ use crate::clock::now_ms;
 use crate::conversation::Tokens;
 use crate::measure::window::{Change, Window};
 use crate::proxy::lookout::{look, servers};
-use crate::proxy::state::fresh::caught_up;
 use crate::route::{Server, Standing, choose};
 use crate::store::{Batch, Event};
 use crate::upstream::{Kind, PROBE_LIMIT, Upstream};
@@ -119,8 +118,6 @@ pub(in crate::proxy) async fn route(
     if let [only] = among[..] {
         return Ok((Arc::clone(&app.servers.all[only]), None));
     }
-    // What the server of the conversation holds may be known to another windowsill alone.
-    caught_up(app).await;
     let ends = Ends::of(&request.conversation, whose, model);
     let (prompt, held) = app.servers.routing.held(&ends, &among);
     let seen = join_all(among.iter().map(|at| seen(app, *at, model))).await;

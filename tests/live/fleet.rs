@@ -13,21 +13,19 @@ use crate::support::session::{Session, Turn};
 use crate::support::{check, say};
 
 /// Tokens of a slot. Each server has two slots.
-const WINDOW: u32 = 3072;
+const WINDOW: u32 = 2048;
 
 /// Turns of each session, and how many of them come before anything is killed.
-const TURNS: usize = 16;
-const QUIET: usize = 10;
+const TURNS: usize = 12;
+const QUIET: usize = 7;
 
 const SETTINGS: [(&str, &str); 3] =
     [("CONTEXT_BACKGROUND", "false"), ("CONTEXT_STRATEGY", "truncate"), ("LIMITS_HEAD_SECONDS", "300")];
 
-/// Recorded sessions of agents, from the excerpts in the repository.
+/// Recorded sessions, of two agents and a chat, from the excerpts in the repository.
 fn sessions() -> Vec<Session> {
     let mut all = vec![Session::demo()];
-    all.extend(
-        ["sweagent-marshmallow-fc", "taubench-airline-gpt4o-task7-trial0"].into_iter().filter_map(Session::shared),
-    );
+    all.extend(["sweagent-marshmallow-fc", "memorybank-cn-2"].into_iter().filter_map(Session::shared));
     assert_eq!(all.len(), 3);
     all
 }

@@ -92,6 +92,7 @@ pub(super) use whole::{LARGEST_BUFFERED, read_up_to, too_large};
 
 use super::routing::Route;
 use super::servers::route;
+use super::state::fresh::caught_up;
 use super::state::whose::mark_of_key;
 use super::traffic::using;
 use super::{App, Error};
@@ -166,6 +167,10 @@ async fn first(
     early.read(request.stream);
     take_task(app, &mut request, headers).boxed().await?;
     let whose = mark_of_key(headers);
+    if app.servers.all.len() > 1 {
+        // Which server holds the conversation may be known to another windowsill alone.
+        caught_up(app).await;
+    }
     let (upstream, route) = route(app, &request, &whose, &tried.servers).boxed().await?;
     let using = using(app, &upstream, &request.model).await;
     let queued = began.elapsed();
