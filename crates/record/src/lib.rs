@@ -11,7 +11,8 @@
 //! - [`Store`] is the one way in, a file a role: `recording` writes, `views` says what is known of a history, `asking` reads
 //!   for people and agents, and [`Catalog`] finds names of conversations.
 //! - Several processes may share a record ([`Store::open_shared`]): then `log` has every change in one order, in a PostgreSQL database,
-//!   and each process builds its own database from it (`replica`). `copy` brings an existing record there.
+//!   and each process builds its own database from it (`replica`). While that database is away, what is to be written waits in the
+//!   process' own (`outbox`). `copy` brings an existing record there.
 //! - A kill at any moment loses nothing that was answered; `durable` batches survive a power cut as well.
 
 mod anew;
