@@ -19,7 +19,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("preview", &["conversation", "unwrap"]),
     ("unwrap", &["preview"]),
     ("salience", &["conversation", "preview"]),
-    ("brief", &["conversation", "pinned", "preview", "salience", "unwrap", "wire"]),
+    ("brief", &["conversation", "passage", "pinned", "preview", "salience", "unwrap", "wire"]),
     ("pinned", &[]),
     ("recall", &["conversation", "preview", "wire"]),
     ("passage", &["conversation", "preview", "wire"]),

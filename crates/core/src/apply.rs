@@ -400,14 +400,17 @@ impl<A: Archive> Work<'_, A> {
         let mut facts = brief::facts(&material).aged(done, to, written);
         let was_pinned = old.as_ref().map(|(.., brief)| pinned::texts(brief)).unwrap_or_default();
         brief::unpin(&mut facts, was_pinned, &input.conversation.body, from..to);
-        let folded = (from..to).filter(|at| !keep.contains(at));
-        brief::restate(&mut facts, folded.map(|at| (at, &input.conversation.body[at])), done);
-        facts.work = self.work(from, to, keep);
+        let body = &input.conversation.body;
+        let folded: Vec<usize> = (from..to).filter(|at| !keep.contains(at)).collect();
+        brief::restate(&mut facts, folded.iter().map(|at| (*at, &body[*at])), done);
+        // What stays in full, or is pinned, is said there.
+        let mut said = brief::said_in(body, keep);
+        said.extend(pinned::texts(&pinned));
+        if !brief::retell(&mut facts, body, &folded, &said) {
+            facts.work = self.work(from, to, keep);
+        }
         facts.keep = input.words.keep;
         let text = brief::render(input.words.written.map(|written| written.text), &facts, budget, input.count);
-        // What stays in full, or is pinned, is said there.
-        let mut said = brief::said_in(&input.conversation.body, keep);
-        said.extend(pinned::texts(&pinned));
         let text = brief::without_words(&text, &said);
         let text = pinned::with(&text, &pinned);
         let (read, unread) = self.made_from(to, keep);

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::safe::{defuse, one_line};
 use super::section::{add, cap, push};
+use super::talk::{SPOKEN_MOST, is_talk};
 use super::words::{CONCLUSION, concludes, condense, sentences};
 use super::{Facts, Item, Material, Part, done, render, results, statements};
 use crate::conversation::files::PATH_KEYS;
@@ -26,7 +27,7 @@ pub fn facts(material: &Material<'_>) -> Facts {
         ..Facts::default()
     };
     let calls = calls_of(material.messages);
-    let two_talk = two_talk(material.messages);
+    let two_talk = is_talk(material.messages.iter().copied());
     let mut last_text: Option<&Message> = None;
     // What a client shows as examples of how to answer, nobody said and nobody did.
     let own = material.messages.iter().rposition(|message| person::ends_examples(message)).map_or(0, |at| at + 1);
@@ -202,16 +203,6 @@ pub(super) fn told(text: &str) -> String {
         Said::Output | Said::Handover | Said::Files => text,
         Said::Rules | Said::Task | Said::Reminder => String::new(),
     }
-}
-
-/// A longer message of an assistant (bytes) explains: what it concludes is kept, and not its words.
-const SPOKEN_MOST: usize = 800;
-
-/// Whether these messages are a talk of two who say about as much: no work is done, and one asks no more than the other tells.
-fn two_talk(messages: &[&Message]) -> bool {
-    let is_talk = |m: &&Message| m.calls.is_empty() && matches!(m.role, Role::User | Role::Assistant | Role::System);
-    let by = |role: Role| messages.iter().filter(|m| m.role == role).map(|m| m.text.len()).sum::<usize>();
-    messages.iter().all(is_talk) && by(Role::Assistant) <= by(Role::User).saturating_mul(2)
 }
 
 /// What the other one says in a talk, but for what says nothing.

@@ -17,6 +17,7 @@ mod said;
 mod section;
 mod state;
 mod statements;
+mod talk;
 mod words;
 mod work;
 mod worth;
@@ -32,6 +33,7 @@ pub use self::results::findings;
 pub use self::said::{said_by, said_in, unpin, with_words, without_words};
 pub use self::section::{Item, Part, Section};
 pub use self::state::{goes_to, told};
+pub use self::talk::retell;
 pub use self::work::{Work, of_text as quotes_of};
 
 /// What a brief is made from.

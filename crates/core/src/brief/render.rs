@@ -159,7 +159,8 @@ fn sections(facts: &Facts, room: usize) -> String {
     let whole = room;
     let done = needs[Part::Done as usize].min(whole * DONE / 100);
     let room = whole - done;
-    let work = if room < LEAST_WITH_WORK { 0 } else { facts.work.need() + facts.work.names_need() };
+    let has_work = room >= LEAST_WITH_WORK || facts.work.is_talk();
+    let work = if has_work { facts.work.need() + facts.work.names_need() } else { 0 };
     // In a small brief the user's words come before everything else.
     let share = |part: Part| match (room < LEAST_WITH_WORK, part) {
         (true, Part::User) => 76,
@@ -376,7 +377,8 @@ fn read_sections(body: &str, facts: &mut Facts) {
         }
     };
     // What is quoted is not read back.
-    let sections = body.lines().take_while(|line| *line != work::HEAD && !line.starts_with(work::ALSO));
+    let sections =
+        body.lines().take_while(|line| ![work::HEAD, work::TALK].contains(line) && !line.starts_with(work::ALSO));
     for line in sections {
         if let Some(next) = Part::ALL.into_iter().find(|&p| shape(p).0 == line) {
             finish(part, item.take(), facts);

@@ -27,7 +27,7 @@ const TO_LINE_START: usize = 16;
 const BETWEEN: usize = 4;
 
 /// Bytes that the line above the quotes of a message takes.
-const HEADING: usize = 18;
+pub(super) const HEADING: usize = 18;
 
 /// Bytes of a file's path that the line above the quotes of a message shows.
 const PATH: usize = 60;
@@ -54,6 +54,9 @@ const NEWER: f32 = 0.5;
 /// The heading of the quotes.
 pub(super) const HEAD: &str = "Work so far, quoted by the number of the message (… is left out):";
 
+/// The heading of the quotes of a talk.
+pub(super) const TALK: &str = "Said so far, quoted by the number of the message (… is left out):";
+
 /// The heading of the names.
 pub(super) const ALSO: &str = "Also in use:";
 
@@ -65,22 +68,26 @@ pub struct Work {
     quotes: Vec<Quote>,
     /// The names in use, the one that would be missed most first.
     names: Vec<String>,
+    /// Whether it is what two said.
+    is_talk: bool,
 }
 
 /// A message that is quoted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Quoted {
-    at: usize,
-    label: String,
-    text: String,
+pub(super) struct Quoted {
+    pub(super) at: usize,
+    pub(super) label: String,
+    /// When it was said, where that is shown.
+    pub(super) date: Option<String>,
+    pub(super) text: String,
 }
 
 /// A quote, and the bytes that all quotes up to it take.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Quote {
-    text: usize,
-    range: Range<usize>,
-    bytes: usize,
+pub(super) struct Quote {
+    pub(super) text: usize,
+    pub(super) range: Range<usize>,
+    pub(super) bytes: usize,
 }
 
 impl Work {
@@ -98,7 +105,7 @@ impl Work {
         let quoted: HashSet<usize> = quotes.iter().map(|q| q.text).collect();
         let texts = search.texts.iter().enumerate().map(|(i, text)| {
             let kept = if quoted.contains(&i) { text.text.to_string() } else { String::new() };
-            Quoted { at: text.at, label: label(body, text.at), text: kept }
+            Quoted { at: text.at, label: label(body, text.at), date: None, text: kept }
         });
         let ranked = salience.ranked().into_iter().filter(|(name, _)| search.ids.contains_key(*name));
         let mut names: Vec<(&str, f32)> = ranked.take(2 * MOST_NAMES).collect();
@@ -106,12 +113,26 @@ impl Work {
         let value = |(name, worth): &(&str, f32)| worth / (name.len() + 6) as f32;
         names.sort_by(|a, b| value(b).total_cmp(&value(a)).then_with(|| a.0.cmp(b.0)));
         let names = names.into_iter().take(MOST_NAMES).map(|(name, _)| name.to_owned()).collect();
-        Work { texts: texts.collect(), quotes, names }
+        Work { texts: texts.collect(), quotes, names, is_talk: false }
+    }
+
+    /// Quotes of what two said.
+    pub(super) fn told(texts: Vec<Quoted>, quotes: Vec<Quote>) -> Work {
+        Work { texts, quotes, names: Vec::new(), is_talk: true }
+    }
+
+    /// Whether it is what two said.
+    pub(super) fn is_talk(&self) -> bool {
+        self.is_talk
+    }
+
+    fn head(&self) -> &'static str {
+        if self.is_talk { TALK } else { HEAD }
     }
 
     /// Bytes of all quotes.
     pub(super) fn need(&self) -> usize {
-        self.quotes.last().map_or(0, |q| q.bytes + HEAD.len() + 1)
+        self.quotes.last().map_or(0, |q| q.bytes + self.head().len() + 1)
     }
 
     /// Bytes of all names.
@@ -122,8 +143,13 @@ impl Work {
     /// The quotes worth most in `room` bytes, in the order of the messages; empty where none fits.
     pub(super) fn quotes(&self, room: usize) -> String {
         let mut out = String::new();
-        for (text, quotes) in self.of_texts(room.saturating_sub(HEAD.len() + 1)) {
-            out.push_str(if out.is_empty() { HEAD } else { "" });
+        let mut date: Option<&str> = None;
+        for (text, quotes) in self.of_texts(room.saturating_sub(self.head().len() + 1)) {
+            out.push_str(if out.is_empty() { self.head() } else { "" });
+            if let Some(new) = text.date.as_deref().filter(|new| date != Some(*new)) {
+                date = Some(new);
+                out.push_str(&format!("\n[{}]", defuse(&sanitize(new))));
+            }
             out.push_str(&format!("\n{}\n{quotes}", text.label));
         }
         out
@@ -187,7 +213,7 @@ fn excerpt(text: &str) -> String {
 }
 
 /// Who says a message: `#12 assistant`, `#13 read_file src/main.rs`.
-fn label(body: &[Message], at: usize) -> String {
+pub(super) fn label(body: &[Message], at: usize) -> String {
     let message = &body[at];
     match message.role {
         Role::Assistant => format!("#{at} assistant"),

@@ -142,11 +142,16 @@ fn says_again(before: &str, now: &str) -> bool {
     most >= LEAST_WORDS && before.intersection(&now).count() * 10 >= most * AGAIN
 }
 
+/// Messages on either side of a short one that come with it: what was asked, or what was answered. What else stands near it
+/// is mostly about something else.
+const NEAR: usize = 1;
+
 /// A passage whose words cannot end the block, nor begin another, without what the newest message says again.
 fn quoted(found: &Found, again: &dyn Fn(&Said) -> bool) -> Found {
     let kept = |said: &&Said| !again(said);
-    let center = found.said[..found.center].iter().filter(kept).count();
-    let said = found.said.iter().filter(kept).map(|said| Said {
+    let near = found.center.saturating_sub(NEAR)..(found.center + NEAR + 1).min(found.said.len());
+    let center = found.said[near.start..found.center].iter().filter(kept).count();
+    let said = found.said[near].iter().filter(kept).map(|said| Said {
         text: harmless(&said.text),
         who: harmless(&said.who),
         date: said.date.as_deref().map(harmless),
@@ -284,6 +289,15 @@ mod tests {
             })
             .collect();
         made(cue, &long, 120).unwrap().of
+    }
+
+    #[test]
+    fn a_short_message_comes_with_those_right_beside_it() {
+        let all = (3..8).map(|at| said(at, "user", &format!("A walnut table, number {at}."))).collect();
+        let one = Found { said: all, center: 2, rank: Rank { share: 0.9, worth: 9.0, words: 2.0, ..Rank::default() } };
+        assert_eq!(made(&asked(About::Anyone), &[one.clone()], 200).unwrap().of, [4, 5, 6]);
+        let first = Found { said: one.said[2..].to_vec(), center: 0, ..one };
+        assert_eq!(made(&asked(About::Anyone), &[first], 200).unwrap().of, [5, 6]);
     }
 
     #[test]
