@@ -1,27 +1,25 @@
-//! Codex compacts at its server (`compaction_trigger`), as it does where it takes the provider for OpenAI: before a real llama.cpp server,
-//! over a session three windows long that is resumed. Codex ends the session unless such a reply is exactly one compaction, added,
-//! done and completed. The server evaluates each prompt; what its small model would write is a command instead.
+//! Codex compacts at its server (`compaction_trigger`), as it does where it takes the provider for OpenAI: over a session three windows
+//! long that is resumed. Codex ends the session unless such a reply is exactly one compaction, added, done and completed. The server
+//! is scripted, so that the calls come for certain.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::support::http;
-use crate::support::relay::{Relay, calling};
+use crate::fakes::script::{Says, TOOL, scripted};
+use crate::fakes::{Fake, Kind, MODEL, Seen, TestProxy, tokens};
 use crate::support::say;
-use crate::support::servers::{Llama, Windowsill};
 
 /// Tokens of the window.
-const WINDOW: u32 = 3072;
+const WINDOW: u32 = 4096;
 
 /// Codex compacts from so many tokens on, by the usage that it is told: before windowsill would fold.
-const LIMIT: u32 = 2300;
+const LIMIT: u32 = 2600;
 
 /// Commands of the first prompt. Each brings some 350 tokens, so that all of them are three windows and more.
-const STEPS: usize = 30;
+const STEPS: usize = 34;
 
 /// What the first command prints, and no later prompt holds unless it is recalled.
 const NEEDLE: &str = "lever Zanzibar opens the vault";
@@ -36,12 +34,12 @@ fn codex() -> PathBuf {
 }
 
 /// Writes a config in which Codex takes windowsill for OpenAI, and brings as little of its own as it can.
-fn configure(home: &Path, windowsill: &Windowsill) {
+fn configure(home: &Path, url: &str) {
     let folder = home.join(".codex");
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("instructions.md"), "You are a coding agent. Use the tools.").unwrap();
     let config = format!(
-        r#"model = "smollm2"
+        r#"model = "{MODEL}"
 model_provider = "windowsill"
 model_context_window = 131072
 model_auto_compact_token_limit = {LIMIT}
@@ -66,7 +64,7 @@ request_max_retries = 0
 stream_max_retries = 0
 "#,
         folder.join("instructions.md").display(),
-        windowsill.url()
+        url
     );
     fs::write(folder.join("config.toml"), config).unwrap();
 }
@@ -101,42 +99,47 @@ fn compactions(home: &Path) -> usize {
 }
 
 /// What the model says to its nth request.
-fn turn(nth: usize, body: &Value) -> Value {
-    let command = |cmd: String| calling(&format!("call_{nth}"), "exec_command", &json!({"cmd": cmd}));
+fn turn(nth: usize, seen: &Seen) -> Says {
+    let call = |tool: &str, arguments: serde_json::Value| {
+        let id: &'static str = format!("call_{nth}").leak();
+        Says::Turn("", vec![(id, tool.to_owned(), arguments.to_string())])
+    };
+    let command = |cmd: String| call("exec_command", json!({"cmd": cmd}));
     match nth {
-        0 => command(format!("echo '{NEEDLE}'; seq 100 130")),
+        0 => command(format!("echo '{NEEDLE}'; seq 100 160")),
         // Long after it was folded.
-        26 => calling("call_recall", "windowsill_recall", &json!({"query": "lever vault"})),
-        27 => {
-            let last = body["messages"].as_array().and_then(|all| all.last()).unwrap();
+        30 => call(TOOL, json!({"query": "lever vault"})),
+        31 => {
+            let last = seen.messages().pop().unwrap();
             assert!(last["role"] == "tool" && last.to_string().contains(NEEDLE), "{last}");
             command("echo recalled".into())
         }
-        STEPS => json!({"role": "assistant", "content": "The look around is over."}),
-        _ if nth > STEPS + 2 => json!({"role": "assistant", "content": "Looked once more."}),
-        _ => command(format!("seq {nth}00 {nth}48 | sed 's/$/ boxes/'")),
+        STEPS => Says::Turn("The look around is over.", vec![]),
+        _ if nth > STEPS + 2 => Says::Turn("Looked once more.", vec![]),
+        _ => command(format!("seq {nth}000 {nth}120 | sed 's/$/ boxes/'")),
     }
 }
 
 #[test]
 fn codex_compacts_at_its_server_and_goes_on() {
-    let llama = Llama::start(WINDOW);
-    let relay = Relay::before(&llama.url());
-    let (turns, home) = (AtomicUsize::new(0), tempfile::tempdir().unwrap());
-    relay.says(move |body| turn(turns.fetch_add(1, Ordering::SeqCst), body));
-    let windowsill = Windowsill::before(&relay.url(), &[("CONTEXT_SUMMARY_MAX_TOKENS", "64")]);
-    configure(home.path(), &windowsill);
+    let fake = Fake::start(Kind::LlamaServer, WINDOW);
+    let proxy = TestProxy::before(&fake);
+    let home = tempfile::tempdir().unwrap();
+    configure(home.path(), &format!("http://{}", proxy.address));
+    scripted(&fake, 1 << 20, turn);
 
     let first = run(home.path(), &["Look around step by step."]);
     assert!(first.contains("The look around is over."), "{first}");
     let again = run(home.path(), &["resume", "--last", "And once more."]);
     assert!(again.contains("Looked once more."), "{again}");
 
-    let bodies = relay.take();
-    let asked = bodies.iter().filter(|body| body.contains("\"exec_command\"") && !body.contains("\"max_tokens\":1,"));
-    say(&format!("{} prompts, {} compactions", asked.count(), compactions(home.path())));
-    assert!(compactions(home.path()) >= 3);
-    let conversations = http::get(&format!("{}/windowsill/conversations", windowsill.url())).json();
+    let prompts: Vec<u32> = fake.mains().iter().map(|seen| tokens(&seen.json())).collect();
+    let done = compactions(home.path());
+    say(&format!("{} prompts of at most {:?} tokens, {done} compactions", prompts.len(), prompts.iter().max()));
+    assert!(prompts.len() > STEPS + 2 && prompts.iter().all(|prompt| *prompt < WINDOW), "{prompts:?}");
+    // Each of three windows was compacted at least once.
+    assert!(done >= 3, "{done}");
+    let conversations = proxy.get("/windowsill/conversations").json();
     let all = conversations["conversations"].as_array().or(conversations.as_array()).unwrap();
     assert_eq!(all.len(), 1, "{conversations}");
 }

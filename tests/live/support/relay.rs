@@ -10,9 +10,6 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use serde_json::{Value, json};
 
-/// The message that answers a request of a client's.
-type Says = dyn Fn(&Value) -> Value + Send + Sync;
-
 /// One request, one connection: `Connection: close` goes both ways, so that no framing needs to be understood.
 pub(crate) struct Relay {
     address: SocketAddr,
@@ -22,8 +19,8 @@ pub(crate) struct Relay {
 
 #[derive(Default)]
 struct Chats {
-    /// What every reply to a client says.
-    says: Mutex<Option<Arc<Says>>>,
+    /// The tool that every reply calls.
+    calls: Mutex<Option<&'static str>>,
     /// Nothing tells a model's vocabulary.
     hides: AtomicBool,
     bodies: Mutex<Vec<String>>,
@@ -53,15 +50,10 @@ impl Relay {
         Relay { address, chats, over }
     }
 
-    /// From now on, each reply to a client is a call of this tool without arguments.
+    /// From now on, each reply to a client is a call of this tool without arguments: the server evaluates the prompt, and what its
+    /// small model would write is left out.
     pub(crate) fn call(&self, tool: &'static str) {
-        self.says(move |_| calling("call_1", tool, &json!({})));
-    }
-
-    /// From now on, each reply to a client is this message: the server evaluates the prompt, and what its small model would write is
-    /// left out.
-    pub(crate) fn says(&self, says: impl Fn(&Value) -> Value + Send + Sync + 'static) {
-        *self.chats.says.lock() = Some(Arc::new(says));
+        *self.chats.calls.lock() = Some(tool);
     }
 
     /// From now on, Ollama's `/api/show` with `verbose` is refused, as if the server could not tell a vocabulary.
@@ -145,9 +137,9 @@ fn pass(client: TcpStream, server: SocketAddr, chats: &Chats) -> std::io::Result
     chats.bodies.lock().push(String::from_utf8(request.body.clone()).expect("chat bodies are UTF-8"));
     chats.under_way.fetch_add(1, Ordering::Relaxed);
     chats.came.notify_all();
-    let says = chats.says.lock().clone();
-    let passed = match says.and_then(|says| Some((says, of_a_client(&request.body)?))) {
-        Some((says, body)) => said(client, server, &says(&body), body),
+    let called = *chats.calls.lock();
+    let passed = match called.and_then(|tool| Some((tool, of_a_client(&request.body)?))) {
+        Some((tool, body)) => called_by(client, server, tool, body),
         None => forward(client, server, &request, chats),
     };
     chats.under_way.fetch_sub(1, Ordering::Relaxed);
@@ -179,15 +171,8 @@ fn of_a_client(body: &[u8]) -> Option<Value> {
     (body["max_tokens"] != 1 && !last.contains("write a handoff summary")).then_some(body)
 }
 
-/// A message that calls a tool.
-pub(crate) fn calling(id: &str, tool: &str, arguments: &Value) -> Value {
-    let function = json!({"name": tool, "arguments": arguments.to_string()});
-    let call = json!({"index": 0, "id": id, "type": "function", "function": function});
-    json!({"role": "assistant", "content": null, "tool_calls": [call]})
-}
-
-/// Has the server evaluate a prompt, and answers with a message.
-fn said(mut client: TcpStream, server: SocketAddr, message: &Value, mut body: Value) -> std::io::Result<()> {
+/// Has the server evaluate a prompt, and answers with a call.
+fn called_by(mut client: TcpStream, server: SocketAddr, tool: &str, mut body: Value) -> std::io::Result<()> {
     let stream = body["stream"] == true;
     (body["stream"], body["max_tokens"]) = (json!(false), json!(1));
     body.as_object_mut().expect("an object").remove("stream_options");
@@ -204,9 +189,11 @@ fn said(mut client: TcpStream, server: SocketAddr, message: &Value, mut body: Va
     if let Ok(mut whole) = serde_json::from_str::<Value>(&reply)
         && whole["choices"].is_array()
     {
+        let call =
+            json!({"index": 0, "id": "call_1", "type": "function", "function": {"name": tool, "arguments": "{}"}});
+        let says = json!({"role": "assistant", "content": null, "tool_calls": [call]});
         let key = if stream { "delta" } else { "message" };
-        let finish = if message["tool_calls"].is_array() { "tool_calls" } else { "stop" };
-        whole["choices"] = json!([{"index": 0, key: message, "finish_reason": finish}]);
+        whole["choices"] = json!([{"index": 0, key: says, "finish_reason": "tool_calls"}]);
         reply = whole.to_string();
     }
     let (kind, reply) = match stream && !answer.contains("\"error\"") {
