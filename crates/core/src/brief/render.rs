@@ -346,7 +346,7 @@ pub fn parse(brief: &str) -> Option<Facts> {
     facts.history = rest.strip_prefix(", or ").unwrap_or("").to_owned();
     let (summary, body) = match fence(body) {
         Some((summary, body)) => (summary.trim(), body),
-        None if Part::ALL.iter().any(|&p| body.lines().any(|l| l == shape(p).0)) => ("", body),
+        None if body.lines().any(|line| is_quoted(line) || Part::ALL.iter().any(|&p| line == shape(p).0)) => ("", body),
         None => (body.trim(), ""),
     };
     let (told, summary) = state::unmarked(summary);
@@ -368,6 +368,11 @@ fn fence(body: &str) -> Option<(&str, &str)> {
     None
 }
 
+/// Whether a line is the heading of what is quoted. In a fact that line would be indented.
+fn is_quoted(line: &str) -> bool {
+    line == work::HEAD || line == work::TALK || line.starts_with(work::ALSO)
+}
+
 fn read_sections(body: &str, facts: &mut Facts) {
     let mut part: Option<Part> = None;
     let mut item: Option<String> = None;
@@ -377,8 +382,7 @@ fn read_sections(body: &str, facts: &mut Facts) {
         }
     };
     // What is quoted is not read back.
-    let sections =
-        body.lines().take_while(|line| ![work::HEAD, work::TALK].contains(line) && !line.starts_with(work::ALSO));
+    let sections = body.lines().take_while(|line| !is_quoted(line));
     for line in sections {
         if let Some(next) = Part::ALL.into_iter().find(|&p| shape(p).0 == line) {
             finish(part, item.take(), facts);
