@@ -30,7 +30,7 @@ const TIGHT: usize = 600;
 const END: &str = "[end of windowsill brief]";
 
 /// Stands between the part that a model wrote and the facts.
-const FACTS: &str = "--- kept without a model ---";
+pub(super) const FACTS: &str = "--- kept without a model ---";
 
 /// Heading of a section, its share of the facts' room in percent, and whether its items share lines.
 pub(super) const fn shape(part: Part) -> (&'static str, usize, bool) {
@@ -346,7 +346,7 @@ pub fn parse(brief: &str) -> Option<Facts> {
     facts.history = rest.strip_prefix(", or ").unwrap_or("").to_owned();
     let (summary, body) = match fence(body) {
         Some((summary, body)) => (summary.trim(), body),
-        None if body.lines().any(|line| is_quoted(line) || Part::ALL.iter().any(|&p| line == shape(p).0)) => ("", body),
+        None if body.lines().any(is_heading) => ("", body),
         None => (body.trim(), ""),
     };
     let (told, summary) = state::unmarked(summary);
@@ -366,6 +366,29 @@ fn fence(body: &str) -> Option<(&str, &str)> {
         at += line.len();
     }
     None
+}
+
+/// Where the facts of a brief begin, or would; `None` where it is too short to hold any.
+pub(super) fn facts_at(brief: &str) -> Option<usize> {
+    let (start, end) = span(brief)?;
+    let body = start + brief[start..end].find('\n')? + 1;
+    let end = body + brief[body..end].rfind(END)?;
+    match fence(&brief[body..end]) {
+        Some((_, facts)) => Some(end - facts.len()),
+        None if brief[body..end].lines().any(is_heading) => Some(body),
+        None => Some(end),
+    }
+}
+
+/// Whether a summary stands at the end of this part of a brief, with nothing that divides it from facts.
+pub(super) fn needs_fence(before: &str) -> bool {
+    let last = before.lines().next_back().unwrap_or_default();
+    last != FACTS && !last.starts_with(START)
+}
+
+/// Whether a line is the heading of facts.
+fn is_heading(line: &str) -> bool {
+    is_quoted(line) || Part::ALL.iter().any(|&part| line == shape(part).0)
 }
 
 /// Whether a line is the heading of what is quoted. In a fact that line would be indented.
