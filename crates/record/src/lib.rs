@@ -16,6 +16,7 @@
 //!   process' own (`outbox`). `copy` brings an existing record there.
 //! - A kill at any moment loses nothing that was answered; `durable` batches survive a power cut as well.
 
+mod ack;
 mod anew;
 mod apply;
 mod as_text;
@@ -80,6 +81,7 @@ pub use recalls::Recalls;
 use recent::Recent;
 use schema::sqlite_error;
 use secret::Secret;
+pub use shared::Elsewhere;
 use shared::Sharing;
 pub use trace::Trace;
 pub use windowsill_core::apply::Original;
@@ -217,6 +219,11 @@ impl Store {
     /// Reads what clients of stateful APIs go on from by an id alone.
     pub fn continued(&self) -> Continued<'_> {
         Continued { inner: &self.inner }
+    }
+
+    /// Reads what other windowsills wrote into a shared record.
+    pub fn elsewhere(&self) -> Elsewhere<'_> {
+        Elsewhere { inner: &self.inner }
     }
 
     /// Reads what our own tools were asked and answered.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, TransactionBehavior, params};
 
+use super::ack::Ack;
 use super::apply::Apply;
 use super::files::Files;
 use super::log::Origin;
@@ -16,7 +17,6 @@ use super::log::entry::Change;
 use super::recent::Work;
 use super::schema::{self, sqlite_error};
 use super::types::Error;
-use super::writer::Ack;
 
 /// Bytes that may wait on the disk. Past it a batch fails, as on a full disk.
 const ROOM: u64 = 1 << 30;

@@ -4,11 +4,12 @@ use std::sync::{Arc, mpsc};
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use super::ack::Ack;
 use super::batch::{check, weigh};
 use super::prune::{Pass, Step};
 use super::recent::Work;
 use super::types::{Batch, Error, Pruned};
-use super::writer::{Ack, Job, Prune};
+use super::writer::{Job, Prune};
 use super::{Inner, health};
 
 impl Inner {

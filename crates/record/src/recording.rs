@@ -2,11 +2,11 @@
 
 use tokio::sync::{oneshot, watch};
 
+use super::ack::Ack;
 use super::batch::permits;
 use super::prune::Pass;
 use super::shared::Sharing;
 use super::types::{About, Batch, Deleted, Error, Pruned, Retention, Trouble};
-use super::writer::Ack;
 use super::{Inner, Store, health, housekeeping, schema};
 
 impl Store {

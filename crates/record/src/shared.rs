@@ -11,14 +11,15 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 use tokio::sync::{oneshot, watch};
 
+use super::ack::Ack;
 use super::batch::permits;
 use super::blocking::blocking;
 use super::log::Shared;
 use super::replica::{Link, Replica, adopt, log_error};
 use super::schema::{self, file_error, private_file};
 use super::types::{Batch, ConversationUpdate, Error};
-use super::writer::{Ack, Job, Writer};
-use super::{Store, replica, secret};
+use super::writer::{Job, Writer};
+use super::{Inner, Store, replica, secret};
 
 /// How long a request waits for a database that is away before it is refused, or goes on without it.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -169,22 +170,6 @@ impl Store {
         }
     }
 
-    /// Takes up what other windowsills wrote into a shared record, so that a request goes on from all that was answered before it.
-    /// Where their database cannot be reached, it returns soon: the request goes on with what is known.
-    pub async fn caught_up(&self) {
-        let Some(sharing) = self.inner.sharing.as_ref().filter(|sharing| !sharing.is_away()) else { return };
-        let Some(queue) = &self.inner.queue else { return };
-        let (to, done) = oneshot::channel();
-        let ack = Some(Ack { to, once_kept: false });
-        if queue.send(Job { work: None, bytes: 0, ack, permit: None, prune: None, follows: true }).is_ok() {
-            tokio::select! {
-                _ = done => {}
-                () = sharing.gone() => {}
-                () = tokio::time::sleep(PATIENCE) => {}
-            }
-        }
-    }
-
     /// As [`Store::record_later`], for what the next request may ask for. Of a shared record, that one may reach another windowsill:
     /// there it returns only once the batch is written, or where that takes long.
     ///
@@ -228,9 +213,32 @@ impl Store {
     pub async fn record_over(&self, batch: Batch, seen: Option<u64>) -> Result<(), Error> {
         self.inner.write(batch, seen, false).await
     }
+}
+
+/// Reads what other windowsills wrote into a shared record; see [`Store::elsewhere`]. Of one that is not shared, nothing.
+pub struct Elsewhere<'a> {
+    pub(super) inner: &'a Inner,
+}
+
+impl Elsewhere<'_> {
+    /// Takes up what other windowsills wrote into a shared record, so that a request goes on from all that was answered before it.
+    /// Where their database cannot be reached, it returns soon: the request goes on with what is known.
+    pub async fn caught_up(&self) {
+        let Some(sharing) = self.inner.sharing.as_ref().filter(|sharing| !sharing.is_away()) else { return };
+        let Some(queue) = &self.inner.queue else { return };
+        let (to, done) = oneshot::channel();
+        let ack = Some(Ack { to, once_kept: false });
+        if queue.send(Job { work: None, bytes: 0, ack, permit: None, prune: None, follows: true }).is_ok() {
+            tokio::select! {
+                _ = done => {}
+                () = sharing.gone() => {}
+                () = tokio::time::sleep(PATIENCE) => {}
+            }
+        }
+    }
 
     /// Conversations that other windowsills wrote to, or removed, since this was asked last.
-    pub fn changed_elsewhere(&self) -> Vec<String> {
+    pub fn changed(&self) -> Vec<String> {
         if self.inner.sharing.is_none() {
             return Vec::new();
         }
@@ -238,7 +246,7 @@ impl Store {
     }
 
     /// What other windowsills wrote of conversations since this was asked last, in this order; of very much, the newest alone.
-    pub fn updated_elsewhere(&self) -> Vec<ConversationUpdate> {
+    pub fn updated(&self) -> Vec<ConversationUpdate> {
         if self.inner.sharing.is_none() {
             return Vec::new();
         }

@@ -17,6 +17,7 @@ use windowsill_core::conversation::Digest;
 use windowsill_core::conversation::edit::{Edit, View};
 
 use super::Original;
+use super::ack::Ack;
 use super::apply::Apply;
 use super::files::Files;
 use super::log::Origin;
@@ -46,21 +47,6 @@ pub(super) struct Job {
     pub(super) prune: Option<Prune>,
     /// Whether what others wrote into a shared record is to be taken up first.
     pub(super) follows: bool,
-}
-
-/// Who waits for a batch.
-pub(super) struct Ack {
-    /// Gets what became of it.
-    pub(super) to: oneshot::Sender<Result<(), Error>>,
-    /// Whether it is enough that no kill can take the batch: while the database of a shared record is away, it waits on the disk.
-    pub(super) once_kept: bool,
-}
-
-impl Ack {
-    /// Tells what became of it. Whoever waited may have gone away; it is done all the same.
-    pub(super) fn send(self, outcome: Result<(), Error>) {
-        let _ = self.to.send(outcome);
-    }
 }
 
 /// A step of retention, and who waits for it.

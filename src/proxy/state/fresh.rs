@@ -61,11 +61,11 @@ struct State {
 /// Takes up what other windowsills recorded. What is remembered of the conversations that they wrote to is forgotten, as at a restart:
 /// the record knows better. Where nobody shares the record, it does nothing.
 pub async fn caught_up(app: &App) {
-    app.store.caught_up().await;
-    for id in app.store.changed_elsewhere() {
+    app.store.elsewhere().caught_up().await;
+    for id in app.store.elsewhere().changed() {
         app.lives.changed_elsewhere(&id);
     }
-    for update in app.store.updated_elsewhere() {
+    for update in app.store.elsewhere().updated() {
         let Told { served, learned } = Told::in_state(&update.state);
         if let Some(at) = app.servers.index_of(&update.upstream) {
             app.servers.routing.served(&update.id, at, served);

@@ -295,7 +295,7 @@ mod tests {
     fn a_short_message_comes_with_those_right_beside_it() {
         let all = (3..8).map(|at| said(at, "user", &format!("A walnut table, number {at}."))).collect();
         let one = Found { said: all, center: 2, rank: Rank { share: 0.9, worth: 9.0, words: 2.0, ..Rank::default() } };
-        assert_eq!(made(&asked(About::Anyone), &[one.clone()], 200).unwrap().of, [4, 5, 6]);
+        assert_eq!(made(&asked(About::Anyone), std::slice::from_ref(&one), 200).unwrap().of, [4, 5, 6]);
         let first = Found { said: one.said[2..].to_vec(), center: 0, ..one };
         assert_eq!(made(&asked(About::Anyone), &[first], 200).unwrap().of, [5, 6]);
     }

@@ -177,12 +177,12 @@ fn what_waits_is_written_in_order_and_a_view_that_came_second_is_not() {
         one.keep(nth(2)).await.unwrap();
         // The other one has the database a moment before.
         memory.away.store(false, Ordering::SeqCst);
-        other.caught_up().await;
+        other.elsewhere().caught_up().await;
         let first = other.record_over(Batch { view: view("first"), ..batch("c", &texts, 1) }, other.seen()).await;
         assert!(matches!(first, Ok(()) | Err(Error::Overtaken)), "{first:?}");
     });
     until("it was never written", || numbers(&one) == [0, 1, 2]);
-    runtime.block_on(other.caught_up());
+    runtime.block_on(other.elsewhere().caught_up());
     all_once(&other, 3);
     for store in [&one, &other] {
         let stands = store.view(&chain_of(&texts)).unwrap().unwrap().1;

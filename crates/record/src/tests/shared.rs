@@ -63,7 +63,7 @@ fn dump(dir: &Path) -> String {
 async fn write_all(one: &Store, other: &Store) {
     let texts = ["hello there", "general kenobi", "what is in the file?", "port 8080 is taken"];
     one.record(batch("a", &texts[..2], 0)).await.unwrap();
-    other.caught_up().await;
+    other.elsewhere().caught_up().await;
     let chain = chain_of(&texts);
     let view = Some((chain[3], view_of(4, vec![text_edit(1, "general kenobi"), fold(0, 2, "They greeted.")])));
     let originals = vec![original("a", 1, "general kenobi"), original("a", 3, &"line of a log 8080\n".repeat(300))];
@@ -133,8 +133,8 @@ fn replicas_are_alike_and_a_new_one_becomes_like_them() {
         let ((d1, one), (d2, other)) = (open(shared), open(shared));
         runtime.block_on(async {
             write_all(&one, &other).await;
-            one.caught_up().await;
-            other.caught_up().await;
+            one.elsewhere().caught_up().await;
+            other.elsewhere().caught_up().await;
         });
         let (d3, third) = open(shared);
         let dumps = [&d1, &d2, &d3].map(|dir| dump(dir.path()));
@@ -160,7 +160,7 @@ fn what_one_writes_the_other_goes_on_from() {
         runtime.block_on(async {
             for to in 1..=texts.len() {
                 let store = if to % 2 == 0 { &one } else { &other };
-                store.caught_up().await;
+                store.elsewhere().caught_up().await;
                 let located = store.locate(&chain_of(&texts[..to])).unwrap();
                 assert_eq!(located.map_or(0, |l| l.depth), to - 1);
                 store.record(batch("c", &texts[..to], to - 1)).await.unwrap();
@@ -193,7 +193,7 @@ fn of_two_views_of_the_same_the_second_does_not_stand() {
             assert!(other.original(&original_id("second")).unwrap().is_none(), "nothing of it is written");
             // Whoever knows the view that stands may make the next one.
             other.record_over(made("third"), other.seen()).await.unwrap();
-            one.caught_up().await;
+            one.elsewhere().caught_up().await;
             assert_eq!(one.view(&chain).unwrap().unwrap().1.edits, [fold(0, 1, "third")]);
         });
     });
@@ -230,8 +230,8 @@ fn races_of_two_replicas_never_diverge() {
                     }
                 }
                 assert_eq!(stood.len(), 1, "round {round}: {stood:?}");
-                one.caught_up().await;
-                other.caught_up().await;
+                one.elsewhere().caught_up().await;
+                other.elsewhere().caught_up().await;
                 let views = [&one, &other].map(|store| store.view(&chain).unwrap().unwrap().1);
                 assert_eq!(views[0], views[1]);
                 assert_eq!(views[0].edits, [fold(0, 1, &format!("by {} in {round}", stood[0]))]);
@@ -258,15 +258,15 @@ fn what_is_deleted_is_gone_everywhere_texts_and_all() {
             let batch = Batch { view, originals, ..batch("gone", &texts, 0) };
             one.record(batch).await.unwrap();
             one.record(self::batch("stays", &["my words of another kind", "x"], 0)).await.unwrap();
-            other.caught_up().await;
+            other.elsewhere().caught_up().await;
             assert_eq!(other.messages("gone").unwrap().len(), 2);
             let deleted = one.delete("gone", 1 << 40).await.unwrap().unwrap();
             assert_eq!(deleted.messages, 2);
-            other.caught_up().await;
+            other.elsewhere().caught_up().await;
             assert_eq!(other.conversation("gone").unwrap(), None);
             assert_eq!(other.view(&chain_of(&texts)).unwrap(), None);
             assert_eq!(other.locate(&chain_of(&texts)).unwrap(), None);
-            assert!(other.changed_elsewhere().contains(&"gone".to_owned()));
+            assert!(other.elsewhere().changed().contains(&"gone".to_owned()));
             assert!(!other.result_path(&original_id(secret)).exists());
             assert!(other.pruned_original(&original_id(secret)).unwrap().is_some());
         });
@@ -281,7 +281,7 @@ fn what_is_deleted_is_gone_everywhere_texts_and_all() {
         // It may come back.
         runtime.block_on(async {
             other.record(batch("gone", &["my words", secret], 0)).await.unwrap();
-            third.caught_up().await;
+            third.elsewhere().caught_up().await;
             assert_eq!(third.messages("gone").unwrap().len(), 2);
         });
         let (_d4, fourth) = open(shared);
@@ -318,13 +318,13 @@ fn retention_is_the_same_for_all() {
         runtime.block_on(async {
             write_all(&one, &other).await;
             one.star("a", false).await.unwrap();
-            other.caught_up().await;
+            other.elsewhere().caught_up().await;
             let pruned = other.prune(Retention { days: 1, bytes: 0 }, 30 * day).await.unwrap();
             assert_eq!(pruned.conversations, 2);
-            one.caught_up().await;
+            one.elsewhere().caught_up().await;
             let again = one.prune(Retention { days: 1, bytes: 0 }, 30 * day).await.unwrap();
             assert_eq!(again.conversations, 0);
-            other.caught_up().await;
+            other.elsewhere().caught_up().await;
         });
         assert!(one.conversations(10).unwrap().is_empty());
         drop((one, other));
@@ -352,7 +352,7 @@ fn away_and_back(shared: &Shared, set_away: &dyn Fn(bool)) {
         set_away(true);
         // What needs no waiting waits by itself, and is seen by the next request here.
         for to in 2..=8 {
-            one.caught_up().await;
+            one.elsewhere().caught_up().await;
             assert_eq!(one.locate(&chain_of(&texts[..to])).unwrap().unwrap().depth, to - 1);
             one.record_soon(batch("c", &texts[..to], to - 1)).await.unwrap();
             one.flush().await;
@@ -371,7 +371,7 @@ fn away_and_back(shared: &Shared, set_away: &dyn Fn(bool)) {
         }
         one.writable().await.unwrap();
         one.flush().await;
-        other.caught_up().await;
+        other.elsewhere().caught_up().await;
         let known = other.locate(&chain_of(&texts)).unwrap().unwrap().depth;
         assert!(known >= 8, "nothing is lost: {known}");
     });
@@ -402,7 +402,7 @@ fn a_start_without_the_database_goes_on_with_what_was_built() {
         while other.locate(&chain_of(&["a", "b", "c"])).unwrap().unwrap().depth < 3 {
             assert!(std::time::Instant::now() < until);
             tokio::time::sleep(Duration::from_millis(20)).await;
-            other.caught_up().await;
+            other.elsewhere().caught_up().await;
         }
     });
 }
@@ -448,7 +448,7 @@ fn a_replica_whose_file_is_deleted_is_built_anew() {
         fs::remove_file(schema::database(dir.path())).unwrap();
         runtime.block_on(async {
             store.begin_anew_if_gone().await;
-            store.caught_up().await;
+            store.elsewhere().caught_up().await;
         });
         assert_eq!(store.messages("c").unwrap().len(), 2);
         runtime.block_on(store.record(batch("c", &["a", "b", "c"], 2))).unwrap();
