@@ -64,10 +64,13 @@ pub fn retell(facts: &mut Facts, body: &[Message], folded: &[usize], said: &[Str
     }
     let both = is_talk(all().map(|(_, message)| message));
     let spoken: Vec<(usize, String)> = all().filter_map(|(at, message)| Some((at, words(message, both)?))).collect();
+    // Sentence by sentence first: looking through a long chat for each of some hundred items takes seconds.
+    let each: HashSet<&str> = spoken.iter().flat_map(|(_, words)| sentences(words)).collect();
     let is_quoted = |text: &str| {
         let plain = statements::unmarked(text);
         let mut parts = plain.split(['…', '\n']).map(str::trim).filter(|part| !part.is_empty());
-        parts.all(|part| spoken.iter().any(|(_, words)| words.contains(part)))
+        let said_as_it_is = |part: &str| sentences(part).iter().all(|sentence| each.contains(sentence));
+        parts.all(|part| said_as_it_is(part) || spoken.iter().any(|(_, words)| words.contains(part)))
     };
     if both {
         facts.sections[Part::Said as usize] = Section::default();
@@ -75,6 +78,7 @@ pub fn retell(facts: &mut Facts, body: &[Message], folded: &[usize], said: &[Str
     let own = &mut facts.sections[Part::User as usize].items;
     own.retain(|item| !item.stated.is_empty() || !is_quoted(&item.text));
     own.iter_mut().filter(|item| is_quoted(&item.text)).for_each(|item| *item = stating(item));
+    drop(each);
     let stands: Vec<&str> = own.iter().map(|item| item.text.as_str()).chain(said.iter().map(String::as_str)).collect();
     facts.work = quotes(body, spoken, &stands);
     true
