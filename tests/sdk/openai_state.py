@@ -7,8 +7,7 @@
 - previous     `previous_response_id`, then the responses are read again, listed and deleted
 - conversation `client.conversations`, with `context_management`
 - background   polled, read on from an event, canceled
-- agents-input, agents-previous_response_id, agents-auto   openai-agents' OpenAIResponsesCompactionSession; with `auto`, streamed and not
-  stored, so that it sends what it has
+- agents-input, agents-previous_response_id   openai-agents' OpenAIResponsesCompactionSession
 
 Prints what came of it as one JSON object.
 """
@@ -190,15 +189,10 @@ def agents(mode):
             instructions="Be terse.",
             model=OpenAIResponsesModel(model=model, openai_client=ours),
             # It takes no reply that was cut for an answer: the model stops by itself.
-            model_settings=ModelSettings(temperature=0, store=mode != "auto", extra_body={"stop": ["\n", "."]}),
+            model_settings=ModelSettings(temperature=0, store=True, extra_body={"stop": ["\n", "."]}),
         )
         for n in range(TURNS):
-            if mode == "auto":
-                result = Runner.run_streamed(agent, text(n), session=session)
-                async for _ in result.stream_events():
-                    pass
-            else:
-                result = await Runner.run(agent, text(n), session=session)
+            result = await Runner.run(agent, text(n), session=session)
             told["turns"] += 1
             # Its compactions are counted with the run: the last request is the turn's own.
             told["largest"] = max(told["largest"], result.raw_responses[-1].usage.input_tokens)
