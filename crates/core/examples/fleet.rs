@@ -249,8 +249,7 @@ impl World<'_> {
         let seen: Vec<Seen> = self
             .servers
             .iter()
-            .enumerate()
-            .map(|(at, one)| {
+            .map(|one| {
                 let open = (one.open + one.line.len()) as f64;
                 let before_it = (open + 1.0 - SLOTS as f64).max(0.0) / SLOTS as f64 * one.took * 1000.0;
                 let held = one.told.find(|who| (*who == person).then_some(1)).map_or(0, |left| {

@@ -208,8 +208,8 @@ fn a_record_of_its_own_takes_in_what_waited() {
 
 #[test]
 fn child() {
-    let (Some(dir), Some(url)) = (env::var_os(DIR), env::var(URL).ok()) else { return };
-    let store = Store::open_shared(Path::new(&dir), &Shared::postgres(&url, "main").unwrap()).unwrap();
+    let (Some(dir), Some(url)) = (env::var_os(DIR), env::var_os(URL)) else { return };
+    let store = Store::open_shared(Path::new(&dir), &Shared::postgres(url.to_str().unwrap(), "main").unwrap()).unwrap();
     let first = depth(&store, 10_000);
     timed().block_on(async {
         for i in first..first + 10_000 {
