@@ -21,7 +21,7 @@ mod reply;
 mod request;
 
 /// Reads a request to `POST /api/chat`. `None` where it holds no message (it loads or unloads a model), or where only an Ollama can
-/// answer it ([`RENDERS`]).
+/// answer it (`_debug_render_only`).
 ///
 /// # Errors
 /// What has the wrong shape, with the path of the field.
@@ -52,7 +52,7 @@ pub fn chat(body: &[u8]) -> Result<Option<Heard>, WireError> {
 }
 
 /// Reads a request to `POST /api/generate`. A `context` of ours is the conversation so far. `None` where it cannot be said
-/// as messages (`raw`, `suffix`, `template`, the `context` of an Ollama, [`RENDERS`]), or where it holds no prompt: it loads or unloads
+/// as messages (`raw`, `suffix`, `template`, the `context` of an Ollama, `_debug_render_only`), or where it holds no prompt: it loads or unloads
 /// a model.
 ///
 /// # Errors
