@@ -52,7 +52,7 @@ pub fn chat(body: &[u8]) -> Result<Option<Heard>, WireError> {
 }
 
 /// Reads a request to `POST /api/generate`. A `context` of ours is the conversation so far. `None` where it cannot be said
-/// as messages (`raw`, `suffix`, `template`, the `context` of an Ollama, `_debug_render_only`), or where it holds no prompt: it loads or unloads
+/// as messages (`raw`, `suffix`, `template`, an Ollama's `context`, `_debug_render_only`), or where it holds no prompt: it loads or unloads
 /// a model.
 ///
 /// # Errors
