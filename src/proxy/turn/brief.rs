@@ -45,10 +45,6 @@ const UNSEEN: Duration = Duration::from_secs(240);
 /// What stands for a message that no brief is made from, so that roles go on to alternate.
 const LEFT_OUT: &str = "[left out here: it stays in view]";
 
-/// The longest that a brief may be foreseen to take, by the speed at which its model writes, for a request to wait for it (seconds). A
-/// slower one is made without a model, and the model writes behind the reply, where the client leaves it the time.
-const FORESEEN: f64 = 45.0;
-
 /// Replies of fewer tokens tell nothing of a model's speed.
 const TELLING: Tokens = 16;
 
@@ -199,7 +195,8 @@ pub(in crate::proxy) async fn written(app: &Arc<App>, draft: &Draft<'_>, plan: &
     brief_at_hand(app, id, chain, body, &draft.old)
 }
 
-/// Why a request does not wait for its brief, where that is foreseen to take long.
+/// Why a request does not wait for its brief: at the speed at which its model writes, it would not be there before the wait ends. It is
+/// made without a model then, and the model writes behind the reply, where the client leaves it the time.
 fn too_slow(app: &App, needed: &Needed) -> Option<String> {
     let who = match &needed.policy.summary_model {
         SummaryModel::Own => format!("{}/{}", needed.upstream.name(), needed.held.model),
@@ -207,7 +204,7 @@ fn too_slow(app: &App, needed: &Needed) -> Option<String> {
         SummaryModel::Embedded => return None,
     };
     let seconds = app.turn.summarizers.lock().get(&who)?.foreseen(needed.max_tokens)?;
-    (seconds > FORESEEN).then(|| {
+    (seconds > WAITED_FOR.as_secs_f64()).then(|| {
         let tens = (seconds / 10.0).round() * 10.0;
         format!("{who} would take about {tens:.0} s to write it, and the client waits")
     })
@@ -562,8 +559,8 @@ mod tests {
         let mut trial = Trial::default();
         assert_eq!(trial.foreseen(384), None);
         trial.wrote(5.0);
-        assert!(trial.foreseen(384).is_some_and(|seconds| seconds > FORESEEN));
+        assert_eq!(trial.foreseen(500), Some(100.0));
         (0..4).for_each(|_| trial.wrote(40.0));
-        assert!(trial.foreseen(384).is_some_and(|seconds| seconds < FORESEEN));
+        assert!(trial.foreseen(500).is_some_and(|seconds| seconds < 14.0), "it is as fast as it was lately");
     }
 }

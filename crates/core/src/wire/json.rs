@@ -251,9 +251,12 @@ fn end_of_object(body: &[u8]) -> usize {
     }
 }
 
-/// Whether a body may hold several objects: one begins where another has just ended, which within one stands in texts alone.
+/// Whether more than one object may stand in a body that ends with a brace: an object begins where another has just ended, which
+/// within one stands in texts alone, or the body ends with two braces, of which one may be too many.
 fn may_be_several(body: &[u8]) -> bool {
-    memchr::memchr_iter(b'{', body).any(|at| body[..at].trim_ascii_end().ends_with(b"}"))
+    let before = body.trim_ascii_end().strip_suffix(b"}").unwrap_or(body);
+    before.trim_ascii_end().ends_with(b"}")
+        || memchr::memchr_iter(b'{', body).any(|at| body[..at].trim_ascii_end().ends_with(b"}"))
 }
 
 /// Whether an escape of a surrogate may stand in a text.
