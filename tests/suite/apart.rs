@@ -191,7 +191,7 @@ impl Table {
 
     /// One request, and whether anything of it has words of the other side.
     fn ask(&self, side: &mut Side, other: &Side, n: usize, dice: &mut Dice, seen: &Seen) -> Result<(), String> {
-        let before = self.fake.all().len();
+        let before = self.fake.total();
         let theirs = other.ids.first().cloned().unwrap_or_default();
         let calls = [
             json!({"query": "the clause is"}),

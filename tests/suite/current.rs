@@ -96,9 +96,9 @@ fn ask(mut sent: Chat, n: usize, part: usize, dice: &mut Dice) -> Chat {
 fn pause(fake: &Fake, proxy: &TestProxy) {
     let mut quiet = 0;
     while quiet < 3 {
-        let before = fake.all().len();
+        let before = fake.total();
         (0..3).for_each(|_| drop(proxy.get("/windowsill/health")));
-        quiet = if fake.all().len() == before { quiet + 1 } else { 0 };
+        quiet = if fake.total() == before { quiet + 1 } else { 0 };
     }
 }
 

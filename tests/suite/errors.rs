@@ -252,12 +252,12 @@ fn a_key_is_asked_for_where_one_is_set() {
 fn an_unknown_path_of_ours_is_not_sent_on() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
     let proxy = TestProxy::before(&fake);
-    let before = fake.all().len();
+    let before = fake.total();
     for path in
         ["/windowsill/nothing", "/windowsill/conversations/cffff", "/windowsill/records/r000000000000", "/windowsill"]
     {
         assert_eq!(proxy.get(path).status, 404, "{path}");
     }
     assert_eq!(proxy.post("/windowsill/conversations/cffff/compact", &[], b"").status, 404);
-    assert_eq!(fake.all().len(), before);
+    assert_eq!(fake.total(), before);
 }

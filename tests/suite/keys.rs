@@ -168,7 +168,7 @@ fn no_path_tells_one_scope_what_another_holds() {
     for (asker, (by, own)) in scopes.iter().enumerate() {
         for (owner, of) in left.iter().enumerate().filter(|(owner, _)| *owner != asker) {
             let other = secret(scopes[owner].1);
-            let seen = fake.all().len();
+            let seen = fake.total();
             for (path, operations) in document["paths"].as_object().unwrap() {
                 for (method, operation) in operations.as_object().unwrap() {
                     // An admin takes models out of memory for everybody, and its session would end here.
@@ -297,7 +297,7 @@ fn a_team_shares_its_conversations_and_an_admin_looks_into_all() {
         ("GET", "/props"),
     ] {
         let body = if method == "GET" { Value::Null } else { json!({"model": MODEL}) };
-        let seen = fake.all().len();
+        let seen = fake.total();
         let answer = ask(&proxy, "ann", method, path, &body, &[]);
         assert_eq!(answer.status, 403, "{method} {path}: {}", answer.text());
         let asked = fake.after(seen).into_iter().filter(|seen| seen.target == path && path != "/props").count();

@@ -255,6 +255,11 @@ impl Fake {
         self.log().clone()
     }
 
+    /// How many requests there were, of whatever kind.
+    pub(crate) fn total(&self) -> usize {
+        self.log().len()
+    }
+
     /// All requests but the first `n`, of whatever kind.
     pub(crate) fn after(&self, n: usize) -> Vec<Seen> {
         self.log().iter().skip(n).cloned().collect()
