@@ -55,6 +55,7 @@ async fn behind_the_proxy(config: &Config, model: &str) -> Option<UpstreamConfig
         model: None,
         kind,
         api_key: config.api_key.clone(),
+        session_header: None,
         place: "the running windowsill".to_owned(),
     })
 }

@@ -13,7 +13,7 @@ use crate::gguf::CacheTypes;
 
 /// The keys of `[[upstream]]`.
 pub(crate) const KEYS: &[&str] =
-    &["name", "url", "kind", "model", "chat_template_file", "kv_type", "gpu_layers", "api_key"];
+    &["name", "url", "kind", "model", "chat_template_file", "kv_type", "gpu_layers", "api_key", "session_header"];
 
 /// Those of them that are for a model that windowsill serves itself.
 const OF_MODELS: [&str; 4] = ["model", "chat_template_file", "kv_type", "gpu_layers"];
@@ -60,6 +60,8 @@ pub struct UpstreamConfig {
     pub kind: UpstreamKind,
     /// Sent to it as a bearer token where the client sends no authorization of its own.
     pub api_key: Option<Secret>,
+    /// The header in which it is told the conversation's id, so that a router sends all of one to the same server; in lower case.
+    pub session_header: Option<String>,
     /// Where it comes from: `config.toml:9:1`, `--upstream`, `environment`.
     pub place: String,
 }
@@ -187,6 +189,7 @@ fn upstream(
         }
     };
     let api_key = values.get("api_key").and_then(|written| written.read(read::text, problems));
+    let session_header = values.get("session_header").and_then(|written| written.read(session_header, problems));
     if problems.len() > before {
         return None;
     }
@@ -201,6 +204,7 @@ fn upstream(
         }),
         kind: kind?,
         api_key: api_key.map(|key| Secret::new(key.value)),
+        session_header: session_header.map(|name| name.value),
         place: place.clone(),
     })
 }
@@ -211,6 +215,30 @@ fn name(value: &Value) -> Result<String, String> {
     match read::text(value) {
         Ok(name) if name.chars().all(allowed) => Ok(name),
         _ => Err("must be a name of letters, digits, `-`, `_` and `.`".to_owned()),
+    }
+}
+
+/// Headers that mean something else to every server.
+const TAKEN: [&str; 9] = [
+    "authorization",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "cookie",
+    "host",
+    "transfer-encoding",
+    "x-api-key",
+];
+
+/// The name of a header that a conversation's id may stand in.
+fn session_header(value: &Value) -> Result<String, String> {
+    let wanted = "must be the name of a header, as in \"x-smg-routing-key\"";
+    let name = read::text(value).map_err(|_| wanted.to_owned())?;
+    let name = http::HeaderName::try_from(name.trim()).map_err(|_| wanted.to_owned())?;
+    match TAKEN.contains(&name.as_str()) {
+        true => Err(format!("{wanted}; `{name}` means something else to a server")),
+        false => Ok(name.as_str().to_owned()),
     }
 }
 

@@ -38,7 +38,9 @@ pub(super) async fn find(config: &Config) -> Result<(Vec<Arc<Upstream>>, Found),
             }
         };
         let key = named.api_key.as_ref().map(|k| k.expose().to_owned());
-        let upstream = Upstream::new(client.clone(), named.name.clone(), &named.url, hint)?.with_api_key(key)?;
+        let upstream = Upstream::new(client.clone(), named.name.clone(), &named.url, hint)?
+            .with_api_key(key)?
+            .with_session_header(named.session_header.as_deref())?;
         found.push(match upstream.probe().await {
             Ok(kind) => format!("{} at {}: {}", upstream.name(), upstream.url(), kind.as_str()),
             Err(e) => format!("{} at {}: no answer yet ({e})", upstream.name(), upstream.url()),

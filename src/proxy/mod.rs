@@ -210,6 +210,13 @@ impl App {
         out
     }
 
+    /// The same, of a request of the conversation with this id: a router behind `upstream` is told of it.
+    fn outgoing_of(&self, from_client: &HeaderMap, upstream: &Upstream, id: &str) -> HeaderMap {
+        let mut out = self.outgoing(from_client);
+        upstream.tell_session(&mut out, id);
+        out
+    }
+
     /// What the key with this name takes of its quotas, from now on. See [`put_key_name`].
     pub fn meter(&self, headers: &HeaderMap) -> Arc<Meter> {
         self.turn.meters.of(&mark_of_key(headers))

@@ -116,6 +116,8 @@ pub(super) struct Link {
     /// With credentials if the user wrote some; without a trailing `/`, `/v1` or `/api`.
     base: reqwest::Url,
     key: Option<HeaderValue>,
+    /// Where a router wants to be told of the conversation.
+    session: Option<HeaderName>,
 }
 
 impl Link {
@@ -136,7 +138,7 @@ impl Link {
         // Neither can fail: the URL has a host.
         let _ = (shown.set_username(""), shown.set_password(None));
         let shown = shown.as_str().trim_end_matches('/');
-        Ok(Link { client, embedded: None, server: Server { name: name.into(), url: shown.into() }, base, key: None })
+        Ok(Link { client, embedded: None, server: Server { name: name.into(), url: shown.into() }, base, key: None, session: None })
     }
 
     /// To a model that this program serves itself: nothing goes over the network.
@@ -166,6 +168,20 @@ impl Link {
             }
         };
         Ok(())
+    }
+
+    pub(super) fn set_session_header(&mut self, name: Option<&str>) -> Result<(), Error> {
+        let what = || "the session header has a name that no header may have".to_owned();
+        let read = |name| HeaderName::try_from(name).map_err(|_| Error::Config { server: self.server.clone(), what: what() });
+        self.session = name.map(read).transpose()?;
+        Ok(())
+    }
+
+    /// Tells a router of the conversation that a request belongs to, where one is configured that wants to know.
+    pub(super) fn tell_session(&self, headers: &mut HeaderMap, conversation: &str) {
+        if let (Some(name), Ok(value)) = (&self.session, HeaderValue::from_str(conversation)) {
+            headers.insert(name, value);
+        }
     }
 
     /// A request below the base URL, with our key unless the client brought its own.

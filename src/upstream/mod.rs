@@ -355,6 +355,17 @@ impl Upstream {
         Ok(self)
     }
 
+    /// The header in which the server, a router, is told of conversations; see [`Upstream::tell_session`].
+    pub fn with_session_header(mut self, name: Option<&str>) -> Result<Upstream, Error> {
+        self.link.set_session_header(name)?;
+        Ok(self)
+    }
+
+    /// Adds the header by which a router sends all of a conversation to one server, where one is configured. `conversation`: its id.
+    pub fn tell_session(&self, headers: &mut HeaderMap, conversation: &str) {
+        self.link.tell_session(headers, conversation);
+    }
+
     /// The name of the model that this program serves itself; `None` for servers.
     pub fn embedded_model(&self) -> Option<&str> {
         self.link.embedded.as_ref().map(Embedded::id)

@@ -386,6 +386,17 @@ url = 'HTTPS://Example.org/v1'
 }
 
 #[test]
+fn a_session_header_is_the_name_of_a_header() {
+    let file = |name: &str| format!("[[upstream]]\nurl = 'http://a'\nsession_header = '{name}'\n");
+    let config = Case::new(&file("X-Olla-Session-ID")).load();
+    assert_eq!(config.upstreams[0].session_header.as_deref(), Some("x-olla-session-id"));
+    for wrong in ["", "two words", "Authorization", "content-length"] {
+        let text = Case::new(&file(wrong)).problems();
+        assert!(text.contains("config.toml:3") && text.contains("must be the name of a header"), "{text}");
+    }
+}
+
+#[test]
 fn the_window_may_be_fitted_and_the_default_reserve_gives_way() {
     let window = |toml: &str| Case::new(toml).load().window;
     assert_eq!(window("[window]\nnum_ctx = 'fit'").num_ctx, NumCtx::Fit);

@@ -119,7 +119,7 @@ impl Passed<'_> {
             return streamed(body.events(), Taker::Answering(Box::new(self.answering())));
         }
         let Passed { app, upstream, parts, prepared, started } = self;
-        let (owned, sent) = (Arc::clone(app), app.outgoing(&parts.headers));
+        let (owned, sent) = (Arc::clone(app), app.outgoing_of(&parts.headers, &upstream, &prepared.id));
         let keeper = Keeper::of(&app.store, &prepared);
         let done = move |reported, end, reply| {
             let outcome = Outcome::of_one_round(reported, end);
@@ -150,12 +150,14 @@ impl Passed<'_> {
         });
         let reply = keeper.and_then(|mut keeper| keeper.reply(said));
         let outcome = Outcome::of_one_round(reported, relay::End::Complete);
-        account(app, upstream, &app.outgoing(&parts.headers), prepared, (outcome, reply), started).now().await;
+        let sent = app.outgoing_of(&parts.headers, &upstream, &prepared.id);
+        account(app, upstream, &sent, prepared, (outcome, reply), started).now().await;
         Ok(bytes)
     }
 
     fn answering(self) -> Answering {
         let Passed { app, upstream, parts, prepared, started } = self;
-        Answering::new(Arc::clone(app), upstream, app.outgoing(&parts.headers), path_of(parts), prepared, started)
+        let sent = app.outgoing_of(&parts.headers, &upstream, &prepared.id);
+        Answering::new(Arc::clone(app), upstream, sent, path_of(parts), prepared, started)
     }
 }

@@ -184,7 +184,7 @@ pub(in crate::proxy) async fn send(
 }
 
 async fn send_once(app: &App, upstream: &Upstream, parts: &Parts, prepared: &Prepared) -> Result<Reply, Error> {
-    let headers = app.outgoing(&parts.headers);
+    let headers = app.outgoing_of(&parts.headers, upstream, &prepared.id);
     let path = path_of(parts);
     parked::make_place(app, upstream, prepared).await;
     let id_slot = slot_of(app, upstream, prepared).await;
