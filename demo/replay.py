@@ -278,8 +278,14 @@ def forwarded(turn: dict) -> int:
     return turn.get("prompt_tokens") or int(turn["headers"].get("prompt-tokens", 0))
 
 
+# What README calls the two ways.
+HEADINGS = {"direct": "without", "windowsill": "with windowsill"}
+
+
 def table(args: argparse.Namespace) -> None:
     results = [load(path) for path in args.results]
+    for result in results:
+        result["label"] = HEADINGS.get(result["label"], result["label"])
     rows = [["", *(result["label"] for result in results)]]
     columns = [figures(result, args.window) for result in results]
     rows += [[name, *(column[name] for column in columns)] for name in columns[0]]
@@ -304,16 +310,17 @@ def figures(result: dict, window: int) -> dict[str, str]:
     answered = [turn for turn in turns if turn["answered"]]
     largest = max((forwarded(turn) if turn["answered"] else refused(turn) for turn in turns), default=0)
     waits = [turn["first_s"] for turn in answered if turn["first_s"] is not None]
+    # The first rows are those of README's table, in its words.
     return {
         "requests answered": f"{len(answered)} of {len(turns)}",
-        "facts kept": facts_kept(result["facts"]),
-        "first word after (median)": f"{statistics.median(waits):.1f} s" if waits else "-",
+        "tool results that the model can still read": facts_kept(result["facts"]),
+        f"tokens in the largest prompt, of {window:,}": f"{largest:,}{' ✗' if largest >= window else ''}",
+        "tokens that the server evaluates for an answer": f"{result['evaluated'] / len(answered):,.0f}" if answered else "-",
+        "wait for the first word (median of the requests answered)": f"{statistics.median(waits):.1f} s" if waits else "-",
         "rewrites": rewritten(result["rewrites"]),
-        "tokens the client sent": f"{sum(turn['sent'] for turn in turns):,}",
-        "tokens forwarded and accepted": f"{sum(forwarded(turn) for turn in answered):,}",
-        "tokens evaluated, summaries included": f"{result['evaluated']:,}",
-        "tokens evaluated per answered request": f"{result['evaluated'] / len(answered):,.0f}" if answered else "-",
-        "largest prompt, of the window": f"{largest:,} of {window:,}{' ✗' if largest >= window else ''}",
+        "tokens that the client sent": f"{sum(turn['sent'] for turn in turns):,}",
+        "tokens that the server took": f"{sum(forwarded(turn) for turn in answered):,}",
+        "tokens that the server evaluated, summaries included": f"{result['evaluated']:,}",
     }
 
 

@@ -138,7 +138,14 @@ impl Link {
         // Neither can fail: the URL has a host.
         let _ = (shown.set_username(""), shown.set_password(None));
         let shown = shown.as_str().trim_end_matches('/');
-        Ok(Link { client, embedded: None, server: Server { name: name.into(), url: shown.into() }, base, key: None, session: None })
+        Ok(Link {
+            client,
+            embedded: None,
+            server: Server { name: name.into(), url: shown.into() },
+            base,
+            key: None,
+            session: None,
+        })
     }
 
     /// To a model that this program serves itself: nothing goes over the network.
@@ -172,7 +179,8 @@ impl Link {
 
     pub(super) fn set_session_header(&mut self, name: Option<&str>) -> Result<(), Error> {
         let what = || "the session header has a name that no header may have".to_owned();
-        let read = |name| HeaderName::try_from(name).map_err(|_| Error::Config { server: self.server.clone(), what: what() });
+        let read =
+            |name| HeaderName::try_from(name).map_err(|_| Error::Config { server: self.server.clone(), what: what() });
         self.session = name.map(read).transpose()?;
         Ok(())
     }

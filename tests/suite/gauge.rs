@@ -48,6 +48,37 @@ fn contradictions(seen: &Value) -> Vec<String> {
     wrong
 }
 
+/// Who sends a history once more, for another reply, hears the same numbers of it, and no line has moved.
+#[test]
+fn a_history_that_is_sent_again_is_told_by_the_same_numbers() {
+    let fake = Fake::start(Kind::LlamaServer, 8192);
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
+    let mut talk = chat().system("Be brief.").user("Let us talk.");
+    for n in 0..5 {
+        talk = talk.assistant(&prose(n, 2_100)).user(&prose(n + 50, 2_100));
+    }
+    let first = proxy.chat(&talk).ok();
+    assert_eq!(first.action(), "none");
+    let id = first.header("x-windowsill-conversation").unwrap().to_owned();
+    let path = format!("/windowsill/conversations/{id}");
+    for pinned in [false, true] {
+        if pinned {
+            let pin = json!({"text": "Answer in French, and never in verse."}).to_string();
+            proxy.post(&format!("{path}/pins"), &[], pin.as_bytes()).ok();
+        }
+        let before = proxy.get(&path).ok().json();
+        let again = proxy.chat(&talk).ok();
+        let source = "x-windowsill-prompt-tokens-source";
+        assert_eq!(again.header(source), first.header(source), "{pinned}");
+        let state = |seen: &Value| seen.get("state").unwrap_or(seen).clone();
+        let (before, after) = (state(&before), state(&proxy.get(&path).ok().json()));
+        assert_eq!(again.header("x-windowsill-prompt-tokens"), Some(before["prompt_tokens"].to_string().as_str()));
+        for told in ["lines", "walls", "regions", "pressure"] {
+            assert!(before[told] == after[told] && !before[told].is_null(), "{pinned} {told}: {before} {after}");
+        }
+    }
+}
+
 /// A conversation with results to clear, calls and talk.
 fn begun(dice: &mut Dice) -> Chat {
     let mut sent =

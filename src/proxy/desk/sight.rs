@@ -56,12 +56,18 @@ pub(in crate::proxy) fn measured_speed(app: &App, id: &str) -> Option<f64> {
 }
 
 /// Seconds that a brief takes whose model reads so many tokens and may write so many: at the speeds that were measured
-/// with this conversation, or else with whatever was asked last. `None` where nothing was measured.
+/// with this conversation, or else with whatever was asked last, and as much longer as the newest briefs took: a model that wrote
+/// nothing of use behind the prompt is asked once more, in another way. `None` where nothing was measured.
 pub(in crate::proxy) fn brief_seconds(app: &App, id: &str, reads: Tokens, most: Tokens) -> Option<f64> {
     let reading = usages(app, id, speed)?;
     let writing = usages(app, id, writing_speed)?;
-    let (new, written) = usages(app, id, briefs).unwrap_or((1.0, f64::from(most)));
-    Some(f64::from(reads) * new / reading + written.min(f64::from(most)) / writing)
+    let foreseen = |read: f64, written: f64| read / reading + written / writing;
+    let Some(briefs) = usages(app, id, briefs) else {
+        return Some(foreseen(f64::from(reads), f64::from(most)));
+    };
+    let longer = (briefs.seconds / foreseen(briefs.evaluated, briefs.written)).max(1.0);
+    let new = f64::from(reads) * briefs.new;
+    Some(foreseen(new, briefs.written.min(f64::from(most))) * longer)
 }
 
 /// What the usages of a conversation tell, or else those of all conversations.
@@ -246,16 +252,33 @@ fn writing_speed(events: &[EventRow]) -> Option<f64> {
     (ms > 0.0).then(|| tokens * 1000.0 / ms)
 }
 
-/// Of the newest briefs: which share of their prompts the server evaluated, and the mean of the tokens that were written.
-fn briefs(events: &[EventRow]) -> Option<(f64, f64)> {
+/// What the newest briefs took, one with another.
+struct Briefs {
+    /// The share of their prompts that the server evaluated.
+    new: f64,
+    /// Tokens that it evaluated for each.
+    evaluated: f64,
+    /// Tokens that were written for each.
+    written: f64,
+    /// Seconds that each took, with what was asked for it in vain.
+    seconds: f64,
+}
+
+fn briefs(events: &[EventRow]) -> Option<Briefs> {
     let of = |e: &EventRow, name: &str| e.data[name].as_f64();
-    let briefs = events.iter().rev().filter(|e| role_is(e, "summary"));
-    let measured =
-        briefs.filter_map(|e| Some((of(e, "evaluated_tokens")?, of(e, "prompt_tokens")?, of(e, "completion_tokens")?)));
-    let all: Vec<(f64, f64, f64)> = measured.take(4).collect();
-    let sum = |part: fn(&(f64, f64, f64)) -> f64| all.iter().map(part).sum::<f64>();
-    let (evaluated, prompts, written) = (sum(|b| b.0), sum(|b| b.1), sum(|b| b.2));
-    (prompts > 0.0).then(|| ((evaluated / prompts).min(1.0), written / all.len() as f64))
+    let measured = events.iter().rev().filter(|e| role_is(e, "summary")).filter_map(|e| {
+        let of = |name| of(e, name);
+        Some([of("prompt_tokens")?, of("evaluated_tokens")?, of("completion_tokens")?, of("milliseconds")?])
+    });
+    let all: Vec<[f64; 4]> = measured.take(4).collect();
+    let mean = |part: usize| all.iter().map(|brief| brief[part]).sum::<f64>() / all.len() as f64;
+    let (prompt, evaluated) = (mean(0), mean(1));
+    (prompt > 0.0).then(|| Briefs {
+        new: (evaluated / prompt).min(1.0),
+        evaluated,
+        written: mean(2),
+        seconds: mean(3) / 1000.0,
+    })
 }
 
 /// About the tokens that the client's own history has with its system prompt and tools: what the prompt has, and what rewrites took

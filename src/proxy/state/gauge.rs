@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::conversation::edit::{Edit, View};
+use crate::conversation::edit::View;
 use crate::conversation::{Digest, Tokens};
 use crate::measure::{Measure, ModelKey, own};
 pub(in crate::proxy) use crate::plan::reason::{foreseen, reasons};
@@ -81,7 +81,7 @@ pub(in crate::proxy) struct Marks {
     pub(in crate::proxy) system: Digest,
     /// The tools without the one that reads back what left the prompt.
     pub(in crate::proxy) tools: Digest,
-    pub(in crate::proxy) brief: Option<Digest>,
+    pub(in crate::proxy) brief: Option<(Digest, Option<Tokens>)>,
     /// The tool that reads back what left the prompt, where it is there, and its tokens.
     pub(in crate::proxy) ours: Option<(Digest, Tokens)>,
 }
@@ -99,9 +99,10 @@ impl Marks {
             let texts: String = texts.map(|text| Digest::of(text).hex()).collect();
             Digest::of(format!("{key}\0{what}\0{texts}").as_bytes())
         };
-        let brief = view.edits.iter().find_map(|edit| match edit {
-            Edit::Fold { brief, .. } => Some(brief.as_bytes()),
-            _ => None,
+        // The model's vocabulary counts a brief by itself: its share of the whole prompt's count is as wrong as the estimates of the rest.
+        let brief = view.brief().map(|brief| {
+            let mark = mark("brief", &mut std::iter::once(brief.as_bytes()));
+            (mark, measure.firsts.of(&mark).or_else(|| own?.text(brief)))
         });
         let ours = offers.then(|| {
             let definition = recall::definition(asks);
@@ -111,7 +112,7 @@ impl Marks {
         Marks {
             system: mark("system", &mut request.conversation.system.iter().map(|m| &m.bytes()[..])),
             tools: mark("tools", &mut request.own_tools().into_iter().map(|tools| &tools[..])),
-            brief: brief.map(|brief| mark("brief", &mut std::iter::once(brief))),
+            brief,
             ours,
         }
     }
@@ -123,7 +124,7 @@ impl Marks {
         Kept {
             system: first(&self.system),
             tools: first(&self.tools).map(|tools| tools.saturating_add(ours)),
-            brief: self.brief.as_ref().map_or(Some(0), first),
+            brief: self.brief.map_or(Some(0), |(_, tokens)| tokens),
         }
     }
 
@@ -135,14 +136,15 @@ impl Marks {
             measure.firsts.note(mark, tokens);
         }
         measure.firsts.note(self.tools, counted.tools.saturating_sub(ours));
-        if let Some(brief) = self.brief {
-            measure.firsts.note(brief, counted.brief);
+        if let Some((brief, tokens)) = self.brief {
+            measure.firsts.note(brief, tokens.unwrap_or(counted.brief));
         }
     }
 
     /// As they are kept with a conversation.
     pub(in crate::proxy) fn all(&self) -> Vec<Digest> {
         let ours = self.ours.iter().map(|(mark, _)| *mark);
-        [self.system, self.tools].into_iter().chain(self.brief).chain(ours).collect()
+        let brief = self.brief.iter().map(|(mark, _)| *mark);
+        [self.system, self.tools].into_iter().chain(brief).chain(ours).collect()
     }
 }

@@ -139,10 +139,11 @@ async fn counted_facts(app: &App, draft: &mut Draft<'_>) -> (Facts, Sureness) {
         return (emergency::facts(&facts, counted, refusal), sureness);
     }
     let again = situation.is_sent_again(&draft.request);
+    // A history that is sent again is counted where it was the first time, so that it is told by the same numbers.
+    let lines = Lines::of(&facts, &draft.policy);
     if again {
         draft.policy = short_of_the_wall(&draft.policy);
     }
-    let lines = Lines::of(&facts, &draft.policy);
     let estimate = draft.sum(&facts);
     let depends = matters(draft, &lines, estimate);
     if !situation.can_count() || !depends && !has_new_head(app, draft) {

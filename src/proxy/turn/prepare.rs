@@ -123,7 +123,12 @@ async fn planned(
     let ahead = situation.history.ahead.as_ref().map(|ahead| (ahead, since(ahead.depth)));
     let usual = &situation.policy.policy;
     let is_other = draft.policy != *usual && situation.attempt == Attempt::First;
-    let lines = is_other.then(|| Lines::of(&facts, usual));
+    let lines = is_other.then(|| {
+        // What is kept less for the reply to a history that is sent again moves no line of the conversation.
+        let configured = app.config.window.output_reserved;
+        let usually = plan::output_reserved(facts.window, facts.head(), draft.request.max_tokens, configured);
+        Lines::of(&Facts { output_reserved: usually.max(facts.output_reserved), ..facts.clone() }, usual)
+    });
     let started = Instant::now();
     let drafted = drafted(app, draft, facts, sureness, head.tools.as_ref()).boxed().await?;
     let mut seconds = started.elapsed().as_secs_f64();

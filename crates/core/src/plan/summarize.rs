@@ -138,7 +138,7 @@ fn fold(sheet: &mut Sheet<'_>, total: Tokens) -> Result<Fold, String> {
     if !(now || deep && economics::worthwhile(freed, again)) {
         let least = again.max(lines.summarize_at.saturating_sub(lines.summarize_to));
         return Err(format!(
-            "a fold would free {} tokens, and is worth its time from {} on",
+            "a fold now would free at least {} tokens, and is worth its time from {} on",
             grouped(freed),
             grouped(least)
         ));
