@@ -7,7 +7,7 @@ use http::Method;
 use serde_json::{Value, json};
 use windowsill::config::Config;
 use windowsill::plain;
-use windowsill::proxy::{Record, steer_running};
+use windowsill::proxy::steer_running;
 
 use super::paint::tokens;
 use crate::{Failure, out, out_json, runtime};
@@ -91,23 +91,22 @@ pub(crate) fn ask(
     what: &str,
     body: Option<&Value>,
 ) -> Result<Value, Failure> {
-    // The proxy takes whole ids alone; the record here knows what the beginning of one means.
-    let whole = whole_id(config, id)?;
-    let id = whole.as_deref().unwrap_or(id);
     let key = config.api_key.as_ref().map(|k| k.expose().to_owned());
     let address = config.listen.to_string();
-    Ok(runtime()?.block_on(steer_running(&address, key.as_deref(), method, (id, what), body))?)
-}
-
-/// The id that this is the beginning of, as the record here knows it. The running proxy may have another record.
-fn whole_id(config: &Config, id: &str) -> Result<Option<String>, Failure> {
-    let Ok(record) = Record::open(&config.data_dir) else { return Ok(None) };
-    match record.context(Some(id)) {
-        Ok(found) => Ok(found["id"].as_str().map(str::to_owned)),
-        // Which one is meant is for the person to say.
-        Err(e) if e.code() == Some("ambiguous") => Err(e.into()),
-        Err(_) => Ok(None),
-    }
+    let asked = async {
+        let ask = |method, of, body| steer_running(&address, key.as_deref(), method, of, body);
+        if method == Method::GET {
+            return ask(method, (id, what), body).await;
+        }
+        // What changes something takes whole ids alone; what only looks tells which one the beginning of it means.
+        let whole = match ask(Method::GET, (id, ""), None).await {
+            Ok(found) => found["id"].as_str().filter(|whole| whole.starts_with(id)).map(str::to_owned),
+            Err(e) if e.status() == 404 => None,
+            Err(e) => return Err(e),
+        };
+        ask(method, (whole.as_deref().unwrap_or(id), what), body).await
+    };
+    Ok(runtime()?.block_on(asked)?)
 }
 
 /// Says what was done, or what it would cost. `done`: what it is called once it is done.
