@@ -16,6 +16,7 @@ use crate::conversation::Tokens;
 use crate::conversation::edit::View;
 use crate::guard::told;
 use crate::plan::shared_out;
+use crate::proxy::lookout::servers;
 use crate::proxy::state::sizes::Sizes;
 use crate::proxy::{App, Error, Record};
 use crate::store::{ConversationRow, EventFilter, EventRow, NodeRow, Store};
@@ -46,7 +47,9 @@ const SEEN: usize = 6;
 /// # Errors
 /// 404 for an unknown one.
 pub fn insight(app: &App, id: &str) -> Result<Value, Error> {
-    insight_in(&app.store, &row_of(app, id)?, &app.config)
+    // A cache is that of the server that answered last, which may be none of those that there are now.
+    let is_there = |name: &str| servers(app).any(|(_, upstream)| upstream.name() == name);
+    insight_in(&app.store, &row_of(app, id)?, &app.config, &is_there)
 }
 
 /// Tokens of a prompt that the server of a conversation evaluates in a second: as measured with that conversation, or
@@ -94,7 +97,13 @@ fn guardrails(events: &[EventRow]) -> Value {
     lately.into()
 }
 
-fn insight_in(store: &Store, row: &ConversationRow, config: &Config) -> Result<Value, Error> {
+/// `is_there`: whether a server of this name is behind the proxy.
+fn insight_in(
+    store: &Store,
+    row: &ConversationRow,
+    config: &Config,
+    is_there: &dyn Fn(&str) -> bool,
+) -> Result<Value, Error> {
     let gauge = &config.gauge;
     let of = EventFilter { conversation: Some(row.id.clone()), kinds: Vec::new() };
     let events = store.trace().newest(EVENTS, &of)?;
@@ -115,7 +124,7 @@ fn insight_in(store: &Store, row: &ConversationRow, config: &Config) -> Result<V
     let told = row.state["messages"].as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or(rows.len());
     let told = told.min(rows.len());
     out["history"] = by_role(&rows[..told], &sizes[..told], row.state["regions"]["history"].as_u64().unwrap_or(0));
-    let warm = warm(&events);
+    let warm = warm(&events).filter(|last| last.data["upstream"].as_str().is_none_or(is_there));
     let others = warm.map_or(Ok(0), |last| others_since(store, row, last))?;
     // What the server read of this prompt may have given way to theirs.
     out["warm_tokens"] = warm.filter(|_| others == 0).map_or(Value::Null, |last| last.data["prompt_tokens"].clone());
