@@ -135,7 +135,7 @@ fn insight_in(
     out["tools"] = tools(&rows, &sizes, &called, &row.state);
     let rewrites = rewrites::of(store, Some(&row.id))?;
     let whole = || rows[..told].iter().map(|node| u64::from(size(scale, node))).sum();
-    out["client_tokens"] = json!(client_tokens(&row.state, &rewrites, &view, whole));
+    out["client_tokens"] = json!(client_tokens(&row.state, &view, whole));
     out["models"] = models(&events, &row.model);
     out["did"] = did(&events, &turns, &rewrites);
     out["guardrails"] = guardrails(&events);
@@ -267,12 +267,14 @@ fn briefs(events: &[EventRow]) -> Option<(f64, f64)> {
     (prompts > 0.0).then(|| ((evaluated / prompts).min(1.0), written / all.len() as f64))
 }
 
-/// About the tokens that the client's own history has with its system prompt and tools: what the prompt has, and what rewrites took
-/// out of it. `whole`: those of its messages, for a branch whose rewrites were made before it branched off.
-fn client_tokens(state: &Value, rewrites: &Rewrites, view: &View, whole: impl FnOnce() -> u64) -> u64 {
-    let prompt = number(&state["prompt_tokens"]);
-    if rewrites.count > 0 || view.edits.is_empty() {
-        return rewrites.sent(prompt);
+/// About the tokens that the client's own history has with its system prompt and tools: those of its last request. `whole`: those of
+/// its messages, where an older version did not say.
+fn client_tokens(state: &Value, view: &View, whole: impl FnOnce() -> u64) -> u64 {
+    if let Some(told) = state["client_tokens"].as_u64() {
+        return told;
+    }
+    if view.edits.is_empty() {
+        return number(&state["prompt_tokens"]);
     }
     let head = ["system", "tools", "media"].map(|region| number(&state["regions"][region]));
     head.into_iter().fold(whole(), u64::saturating_add)

@@ -102,6 +102,8 @@ pub(in crate::proxy) struct Made {
     pub(in crate::proxy) before: Regions,
     /// The view, by region.
     pub(in crate::proxy) after: Regions,
+    /// Prompt tokens of the client's history, had nothing ever been rewritten, as sure as `tokens` are.
+    pub(in crate::proxy) client: Tokens,
     /// The lines that were looked at.
     pub(in crate::proxy) lines: Lines,
     /// Seconds that making the view took, with what was made ahead of it.
@@ -176,6 +178,12 @@ pub(in crate::proxy) struct Wording {
 
 impl Prepared {
     /// How it is said.
+/// An estimate that is as far off as another one, of which it is known how many tokens it has.
+pub(super) fn in_proportion(estimate: Tokens, known: Tokens, estimated: Tokens) -> Tokens {
+    let scaled = u64::from(estimate) * u64::from(known) / u64::from(estimated.max(1));
+    Tokens::try_from(scaled).unwrap_or(Tokens::MAX)
+}
+
     pub(in crate::proxy) fn wording(&self) -> Wording {
         let Made { out, body, tokens, .. } = &self.made;
         let (conversation, out, body) = (self.request.conversation.clone(), out.clone(), body.clone());
@@ -217,6 +225,16 @@ impl Prepared {
 
     /// (prompt + output reserved) / window.
     pub(in crate::proxy) fn pressure(&self) -> f64 {
+    /// About the tokens of what the client sent, where its prompt was counted to have so many as it was forwarded.
+    pub(in crate::proxy) fn client_tokens(&self, prompt: Tokens) -> Tokens {
+        let Made { client, tokens, sureness, .. } = self.made;
+        if !sureness.is_exact() {
+            return in_proportion(client, prompt, tokens);
+        }
+        let found = i64::from(prompt) - i64::from(tokens);
+        client.saturating_add_signed(i32::try_from(found).unwrap_or(0))
+    }
+
         let window = self.window.tokens.unwrap_or(UNKNOWN_WINDOW);
         f64::from(self.made.tokens + self.made.after.output_reserved) / f64::from(window.max(1))
     }

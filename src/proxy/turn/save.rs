@@ -313,6 +313,8 @@ struct Prompt<'a> {
     /// About what the tools of ours take of the region of tools.
     tools_of_ours: Tokens,
     lines: Drawn,
+    /// About what the client's history takes without any rewrite.
+    client_tokens: Tokens,
 }
 
 /// What it is, and what it is planned by.
@@ -364,6 +366,7 @@ fn state(prepared: &Prepared, kept: &Kept, gauge: &Gauge) -> String {
         tools_of_ours: gauge.ours,
         lines: Drawn { limit, clear_at, clear_to, summarize_at, summarize_to, fold_at, evict_over },
     };
+        client_tokens: prepared.client_tokens(gauge.regions.prompt()),
     let rules = Rules {
         class: Class::of(&prepared.request.conversation).as_str(),
         waits: &prepared.told.waits,
