@@ -57,7 +57,7 @@ Look:
   audit      Who read or changed what, where there are keys
 Steer:
   compact    Fold a conversation now
-  undo       The view before the last rewrite
+  undo       The view before the last change
   restore    A message in full again
   clear      One line for a tool result
   evict      A preview for a tool result

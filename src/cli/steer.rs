@@ -114,10 +114,10 @@ pub(crate) struct Status {
     json: bool,
 }
 
-/// The view before the last rewrite.
+/// The view before the last change that stands.
 pub(crate) fn undo(config: &Config, of: &Undo) -> Result<ExitCode, Failure> {
     let answer = ask(config, &of.id, Method::POST, "undo", Some(&json!({"dry_run": of.dry_run})))?;
-    told(&answer, &How { next_break: false, dry_run: of.dry_run, json: of.json }, "the last rewrite is undone")
+    told(&answer, &How { next_break: false, dry_run: of.dry_run, json: of.json }, "the last change is undone")
 }
 
 /// One message in another shape: `what` is `restore`, `clear` or `evict`.

@@ -175,7 +175,7 @@ async fn restand(
         if changes {
             let because = vec![why(ground, &price, action, format!("what is pinned changed: {action}"))];
             let batch = Batch { about, ..Batch::default() };
-            let asked = Asked { by, action, because, focus: None, started };
+            let asked = Asked { by, action, because, focus: None, undoes: None, started };
             record_view(app, ground, &price, view, asked, batch).await?;
         } else {
             app.store.record(Batch { about, durable: true, ..Batch::default() }).await?;

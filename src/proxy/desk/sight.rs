@@ -82,7 +82,7 @@ impl Record {
     /// 404 for an unknown one.
     pub fn insight(&self, id: &str, config: &Config) -> Result<Value, Error> {
         let row = record::row(&self.store, id, "`windowsill context` lists them")?;
-        insight_in(&self.store, &row, config)
+        insight_in(&self.store, &row, config, &|_| true)
     }
 }
 
@@ -378,7 +378,7 @@ fn did(events: &[EventRow], turns: &[Value], rewrites: &Rewrites) -> Value {
     let of = |kind: &str| events.iter().filter(|e| e.kind == kind).count();
     let missed = events.iter().filter(|e| e.kind == "recall" && e.data["outcome"] != "found").count();
     json!({
-        "compactions": rewrites.count, "layers": layers, "freed_tokens": rewrites.freed(),
+        "compactions": rewrites.count(), "layers": layers, "freed_tokens": rewrites.freed(),
         "recalls": of("recall"), "recalls_missed": missed, "recalled_ahead": of("recalled_ahead"), "requests": turns.len(), "turns": turns.len(),
         "warnings": {
             "silent_truncation": of("silent_truncation"), "window_changed": of("window_changed"),

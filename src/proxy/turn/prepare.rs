@@ -204,6 +204,7 @@ fn prepared(
     let more = made_ahead.chain(granted.originals).chain(left_out);
     let weighed = known(app, &id, &chain, &view, &key);
     let waits = waits(&pace, &drafted.plan);
+    let was = (view != stored).then(|| stored.mark());
     let (view_changed, view) = (view != stored, View { messages: request.conversation.body.len(), ..view });
     Prepared {
         history: Past {
@@ -221,6 +222,7 @@ fn prepared(
         made: Made {
             view,
             view_changed,
+            was,
             originals: drafted.originals.into_iter().chain(more).collect(),
             out: drafted.out,
             body: drafted.body,
@@ -228,9 +230,9 @@ fn prepared(
             sureness: drafted.sureness,
             lowered: drafted.lowered,
             before,
+            client,
             after: drafted.plan.after,
             lines,
-            client,
             seconds,
         },
         told: Told { actions, because, waits, warnings, client: None },

@@ -86,6 +86,8 @@ pub(in crate::proxy) struct Made {
     pub(in crate::proxy) view: View,
     /// Whether the view is new.
     pub(in crate::proxy) view_changed: bool,
+    /// The mark of the view before, where it is another.
+    pub(in crate::proxy) was: Option<Digest>,
     /// Originals that leave the prompt with this view.
     pub(in crate::proxy) originals: Vec<Original>,
     /// The messages of the view.
@@ -100,10 +102,10 @@ pub(in crate::proxy) struct Made {
     pub(in crate::proxy) lowered: Option<(Tokens, Tokens)>,
     /// The client's history, with edits made earlier, by region.
     pub(in crate::proxy) before: Regions,
-    /// The view, by region.
-    pub(in crate::proxy) after: Regions,
     /// Prompt tokens of the client's history, had nothing ever been rewritten, as sure as `tokens` are.
     pub(in crate::proxy) client: Tokens,
+    /// The view, by region.
+    pub(in crate::proxy) after: Regions,
     /// The lines that were looked at.
     pub(in crate::proxy) lines: Lines,
     /// Seconds that making the view took, with what was made ahead of it.
@@ -176,14 +178,14 @@ pub(in crate::proxy) struct Wording {
     pub(in crate::proxy) tokens: Tokens,
 }
 
-impl Prepared {
-    /// How it is said.
 /// An estimate that is as far off as another one, of which it is known how many tokens it has.
 pub(super) fn in_proportion(estimate: Tokens, known: Tokens, estimated: Tokens) -> Tokens {
     let scaled = u64::from(estimate) * u64::from(known) / u64::from(estimated.max(1));
     Tokens::try_from(scaled).unwrap_or(Tokens::MAX)
 }
 
+impl Prepared {
+    /// How it is said.
     pub(in crate::proxy) fn wording(&self) -> Wording {
         let Made { out, body, tokens, .. } = &self.made;
         let (conversation, out, body) = (self.request.conversation.clone(), out.clone(), body.clone());
@@ -223,8 +225,6 @@ pub(super) fn in_proportion(estimate: Tokens, known: Tokens, estimated: Tokens) 
         self.wishes.standing.title.clone().unwrap_or_else(|| title(&self.request.conversation))
     }
 
-    /// (prompt + output reserved) / window.
-    pub(in crate::proxy) fn pressure(&self) -> f64 {
     /// About the tokens of what the client sent, where its prompt was counted to have so many as it was forwarded.
     pub(in crate::proxy) fn client_tokens(&self, prompt: Tokens) -> Tokens {
         let Made { client, tokens, sureness, .. } = self.made;
@@ -235,6 +235,8 @@ pub(super) fn in_proportion(estimate: Tokens, known: Tokens, estimated: Tokens) 
         client.saturating_add_signed(i32::try_from(found).unwrap_or(0))
     }
 
+    /// (prompt + output reserved) / window.
+    pub(in crate::proxy) fn pressure(&self) -> f64 {
         let window = self.window.tokens.unwrap_or(UNKNOWN_WINDOW);
         f64::from(self.made.tokens + self.made.after.output_reserved) / f64::from(window.max(1))
     }

@@ -94,7 +94,7 @@ pub(in crate::proxy) fn steered(
         }
         Steer::Brief(text) => Ok((rebriefed(subject.old, text)?, Vec::new())),
         Steer::Focus(focus) => focused(focus).map(|()| (subject.old.clone(), Vec::new())),
-        Steer::Undo => Err(nothing("only the last rewrite can be undone")),
+        Steer::Undo => Err(nothing("only the last change can be undone")),
     }
 }
 
