@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tracing::info;
 use windowsill::config::{self, Config, Flags};
 use windowsill::plain;
-use windowsill::proxy::{App, Error};
+use windowsill::proxy::{App, Error, Record};
 use windowsill::server;
 
 /// musl's own allocator maps memory and wakes other threads many times in each request, which then costs half as much again.
@@ -57,7 +57,7 @@ Look:
   audit      Who read or changed what, where there are keys
 Steer:
   compact    Fold a conversation now
-  undo       The view before the last rewrite
+  undo       The view before the last change
   restore    A message in full again
   clear      One line for a tool result
   evict      A preview for a tool result
@@ -451,6 +451,20 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         | Command::DevicesWorker
         | Command::Unwrap(_) => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// The record, where anything was recorded yet.
+fn opened(config: &Config) -> Result<Record, Failure> {
+    if config.data_dir.join("windowsill.sqlite").exists() {
+        return Ok(Record::open(&config.data_dir)?);
+    }
+    Err(no_conversations(config))
+}
+
+/// That nothing was recorded yet.
+fn no_conversations(config: &Config) -> Failure {
+    let hint = format!("point a client at http://{}, or try `windowsill launch`", config.listen);
+    Failure::Bad(format!("no conversations yet in {}\n  hint: {hint}", config.data_dir.display()))
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {

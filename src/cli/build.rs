@@ -6,11 +6,11 @@ use clap::Args;
 use serde_json::Value;
 use windowsill::config::Config;
 use windowsill::plain;
-use windowsill::proxy::{Chosen, Record};
+use windowsill::proxy::Chosen;
 
 use super::context::cut;
 use super::paint::tokens;
-use crate::{Failure, note, out, out_json};
+use crate::{Failure, note, opened, out, out_json};
 
 #[derive(Args)]
 pub(crate) struct Build {
@@ -29,7 +29,7 @@ pub(crate) struct Build {
 }
 
 pub(crate) fn run(config: &Config, of: &Build) -> Result<ExitCode, Failure> {
-    let record = Record::open(&config.data_dir)?;
+    let record = opened(config)?;
     if of.turns.is_none() && of.brief.is_empty() {
         let segments = record.segments(&of.id)?;
         if of.json {
@@ -76,7 +76,7 @@ fn numbers(text: &str) -> Option<Vec<Chosen>> {
 }
 
 fn listed(segments: &Value) -> String {
-    let mut page = format!("{:>8}{:>12}{:>10}  {}\n", "TURN", "MESSAGES", "TOKENS", "BEGINS WITH");
+    let mut page = format!("{:>8}{:>12}{:>10}  {}\n", "TURN", "MESSAGES", "~TOKENS", "BEGINS WITH");
     for turn in segments["turns"].as_array().into_iter().flatten() {
         let folded = if turn["partly_folded"] == true { " (partly in brief 1)" } else { in_brief(turn) };
         page += &row(&turn["turn"].to_string(), turn, folded);
@@ -87,7 +87,7 @@ fn listed(segments: &Value) -> String {
     }
     for brief in segments["briefs"].as_array().into_iter().flatten() {
         page += &format!(
-            "brief {}: messages {}-{}, {} tokens\n",
+            "brief {}: messages {}-{}, about {} tokens\n",
             brief["brief"],
             brief["from"],
             brief["to"].as_u64().unwrap_or(1).saturating_sub(1),

@@ -9,11 +9,11 @@ use serde_json::Value;
 use windowsill::clock::now_ms;
 use windowsill::config::Config;
 use windowsill::plain;
-use windowsill::proxy::{Record, TraceQuery, ask_running, follow_running};
+use windowsill::proxy::{TraceQuery, ask_running, follow_running};
 
 use super::events::event_line;
 use super::paint::{self, Paint, Part, ago, bar, grouped_in, model_name, tokens, walls};
-use crate::{Failure, note, out, out_json, runtime};
+use crate::{Failure, note, opened, out, out_json, runtime};
 
 /// Columns of the list but for the titles; on a terminal that is not so wide, with fewer columns; and least characters of a title.
 const COLUMNS: usize = 77;
@@ -55,7 +55,7 @@ pub(crate) fn run(config: &Config, of: &Context) -> Result<ExitCode, Failure> {
     if of.follow {
         return follow(config, of);
     }
-    let record = Record::open(&config.data_dir)?;
+    let record = opened(config)?;
     if of.json {
         out_json(&record.context(of.id.as_deref())?)?;
         return Ok(ExitCode::SUCCESS);

@@ -7,7 +7,7 @@ use http::Method;
 use serde_json::{Value, json};
 use windowsill::config::Config;
 use windowsill::plain;
-use windowsill::proxy::{Record, steer_running};
+use windowsill::proxy::steer_running;
 
 use super::paint::tokens;
 use crate::{Failure, out, out_json, runtime};
@@ -91,23 +91,22 @@ pub(crate) fn ask(
     what: &str,
     body: Option<&Value>,
 ) -> Result<Value, Failure> {
-    // The proxy takes whole ids alone; the record here knows what the beginning of one means.
-    let whole = whole_id(config, id)?;
-    let id = whole.as_deref().unwrap_or(id);
     let key = config.api_key.as_ref().map(|k| k.expose().to_owned());
     let address = config.listen.to_string();
-    Ok(runtime()?.block_on(steer_running(&address, key.as_deref(), method, (id, what), body))?)
-}
-
-/// The id that this is the beginning of, as the record here knows it. The running proxy may have another record.
-fn whole_id(config: &Config, id: &str) -> Result<Option<String>, Failure> {
-    let Ok(record) = Record::open(&config.data_dir) else { return Ok(None) };
-    match record.context(Some(id)) {
-        Ok(found) => Ok(found["id"].as_str().map(str::to_owned)),
-        // Which one is meant is for the person to say.
-        Err(e) if e.code() == Some("ambiguous") => Err(e.into()),
-        Err(_) => Ok(None),
-    }
+    let asked = async {
+        let ask = |method, of, body| steer_running(&address, key.as_deref(), method, of, body);
+        if method == Method::GET {
+            return ask(method, (id, what), body).await;
+        }
+        // What changes something takes whole ids alone; what only looks tells which one the beginning of it means.
+        let whole = match ask(Method::GET, (id, ""), None).await {
+            Ok(found) => found["id"].as_str().filter(|whole| whole.starts_with(id)).map(str::to_owned),
+            Err(e) if e.status() == 404 => None,
+            Err(e) => return Err(e),
+        };
+        ask(method, (whole.as_deref().unwrap_or(id), what), body).await
+    };
+    Ok(runtime()?.block_on(asked)?)
 }
 
 /// Says what was done, or what it would cost. `done`: what it is called once it is done.
@@ -128,11 +127,15 @@ pub(crate) fn said(answer: &Value, how: &How, done: &str) -> String {
     let unsure = about.is_empty() && answer["cache"] == "unsure";
     let again = if unsure { "about " } else { about };
     let size = |key: &str, about: &str| format!("{about}{} tokens", tokens(&answer[key]));
+    let taken = answer["takes_back"].as_str().map(plain::line);
     let mut page = match (answer["pin"].as_u64(), how.dry_run) {
         (_, true) => format!("{id}: nothing was changed, this is the price\n"),
         (Some(n), false) => format!("{id}: {done}, as pin {n}\n"),
         _ => format!("{id}: {}\n", if how.next_break { "it waits for the next rewrite" } else { done }),
     };
+    if let Some(what) = taken {
+        page += &format!("{} {what}\n", if how.dry_run { "it would take back" } else { "taken back:" });
+    }
     if let Some(n) = answer["rule"].as_i64() {
         page += &format!("rule {n}: new conversations of this project begin with it\n");
     }
@@ -178,14 +181,23 @@ mod tests {
             "counted": true});
         let how = |next_break, dry_run| How { next_break, dry_run, json: false };
         assert_eq!(
-            said(&answer, &how(false, false), "the last rewrite is undone"),
-            "c1: the last rewrite is undone\nthe prompt is 1,204 tokens, after 3,562 tokens\n\
+            said(&answer, &how(false, false), "the last change is undone"),
+            "c1: the last change is undone\nthe prompt is 1,204 tokens, after 3,562 tokens\n\
              the server reads 900 tokens again with the next request, in about 2.1 s\n"
         );
         assert_eq!(
             said(&answer, &how(false, true), "undone"),
             "c1: nothing was changed, this is the price\nthe prompt would be 1,204 tokens, after 3,562 tokens\n\
              the server would read 900 tokens again with the next request, in about 2.1 s\n"
+        );
+        let mut undo = answer.clone();
+        undo["takes_back"] = json!("the rewrite that folded 13 messages (3,562 → 1,204 tokens)");
+        assert!(
+            said(&undo, &how(false, true), "undone").contains("price\nit would take back the rewrite that folded 13 ")
+        );
+        assert!(
+            said(&undo, &how(false, false), "undone")
+                .starts_with("c1: undone\ntaken back: the rewrite that folded 13 ")
         );
         let unsure = json!({"conversation": "c1", "before": 9, "after": 8, "evaluated_again": 900, "counted": true, "cache": "unsure"});
         let told = said(&unsure, &how(false, true), "undone");

@@ -8,9 +8,9 @@ use clap::Args;
 use serde_json::{Value, json};
 use windowsill::config::Config;
 use windowsill::plain;
-use windowsill::proxy::{Asked, Error, Record, Text, ask_original_running, hit_json, lines};
+use windowsill::proxy::{Asked, Error, Text, ask_original_running, hit_json, lines};
 
-use crate::{Failure, note, out, out_json, out_original, runtime};
+use crate::{Failure, note, opened, out, out_json, out_original, runtime};
 
 #[derive(Args)]
 pub(crate) struct Recall {
@@ -44,7 +44,7 @@ pub(crate) fn run(config: &Config, of: &Recall) -> Result<ExitCode, Failure> {
         },
         _ => e.into(),
     };
-    let record = Record::open(&config.data_dir)?;
+    let record = opened(config)?;
     let found = match record.recall(&of.what, of.conversation.as_deref(), of.limit) {
         Ok(Asked::Text(found)) => found,
         Ok(Asked::Hits(hits)) => {

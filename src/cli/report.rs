@@ -5,10 +5,9 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::Value;
 use windowsill::config::Config;
-use windowsill::proxy::Record;
 
 use super::paint::{model_name, tokens};
-use crate::{Failure, out, out_json};
+use crate::{Failure, opened, out, out_json};
 use windowsill::clock::now_ms;
 
 #[derive(Args)]
@@ -30,7 +29,7 @@ pub(crate) fn run(config: &Config, of: &Report) -> Result<ExitCode, Failure> {
             now_ms().saturating_sub(milliseconds(age).ok_or_else(wrong)?)
         }
     };
-    let report = Record::open(&config.data_dir)?.report(since, &config.ceiling)?;
+    let report = opened(config)?.report(since, &config.ceiling)?;
     if of.json {
         out_json(&report)?;
     } else {

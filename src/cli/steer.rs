@@ -10,10 +10,10 @@ use http::Method;
 use serde_json::{Value, json};
 use windowsill::config::Config;
 use windowsill::plain;
-use windowsill::proxy::{Exported, Record};
+use windowsill::proxy::Exported;
 
 use super::pin::{How, ask, told};
-use crate::{Failure, out, out_json};
+use crate::{Failure, no_conversations, opened, out, out_json};
 
 #[derive(Args)]
 pub(crate) struct Undo {
@@ -114,10 +114,10 @@ pub(crate) struct Status {
     json: bool,
 }
 
-/// The view before the last rewrite.
+/// The view before the last change that stands.
 pub(crate) fn undo(config: &Config, of: &Undo) -> Result<ExitCode, Failure> {
     let answer = ask(config, &of.id, Method::POST, "undo", Some(&json!({"dry_run": of.dry_run})))?;
-    told(&answer, &How { next_break: false, dry_run: of.dry_run, json: of.json }, "the last rewrite is undone")
+    told(&answer, &How { next_break: false, dry_run: of.dry_run, json: of.json }, "the last change is undone")
 }
 
 /// One message in another shape: `what` is `restore`, `clear` or `evict`.
@@ -212,7 +212,7 @@ pub(crate) fn delete(config: &Config, of: &Deleted) -> Result<ExitCode, Failure>
 /// Writes a conversation down.
 pub(crate) fn export(config: &Config, of: &Export) -> Result<ExitCode, Failure> {
     let how = if of.jsonl { Exported::Lines } else { Exported::Markdown };
-    let text = Record::open(&config.data_dir)?.export(&of.id, how)?;
+    let text = opened(config)?.export(&of.id, how)?;
     match &of.file {
         Some(file) => std::fs::write(file, text)
             .map_err(|e| Failure::Usage(format!("failed to write {}: {e}", file.display())))?,
@@ -223,7 +223,7 @@ pub(crate) fn export(config: &Config, of: &Export) -> Result<ExitCode, Failure> 
 
 /// How full a window is, in one line. A status bar calls this often: it reads the record alone, and asks no server.
 pub(crate) fn status(config: &Config, of: &Status) -> Result<ExitCode, Failure> {
-    let record = Record::open(&config.data_dir)?;
+    let record = opened(config)?;
     let id = match &of.id {
         Some(id) => id.clone(),
         None => {
@@ -232,8 +232,7 @@ pub(crate) fn status(config: &Config, of: &Status) -> Result<ExitCode, Failure> 
             let own = rows.iter().filter(|row| row["helper"] != true);
             let newest = own.max_by_key(|row| row["updated_ms"].as_i64());
             let Some(newest) = newest.and_then(|row| row["id"].as_str()) else {
-                let hint = format!("point a client at http://{}, or try `windowsill launch`", config.listen);
-                return Err(Failure::Bad(format!("no conversations yet\n  hint: {hint}")));
+                return Err(no_conversations(config));
             };
             newest.to_owned()
         }

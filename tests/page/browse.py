@@ -334,6 +334,8 @@ def fold(browser, session):
     close_to("Edit the brief", said, session.send())
     browser.click("Undo last…")
     said = price(browser)
+    named = browser.run("return document.querySelector('#takes-back').innerText")
+    assert named.startswith("Takes back the rewrite that changed the brief ("), named
     do(browser, "Undo")
     close_to("Undo", said, session.send())
     browser.click("Unpin…")

@@ -257,6 +257,12 @@ fn errors_about_ids_say_which_are_meant_and_speak_to_people() {
         let (_, message) = proxy.get(path).error();
         assert!(!message.contains("GET ") && message.contains("Hint"), "{path}: {message}");
     }
+    // The proxy tells what the beginning of an id means, wherever its record is.
+    let elsewhere = proxy.data().join("elsewhere");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_windowsill"));
+    command.env("WINDOWSILL_LISTEN", proxy.address.to_string()).arg("--data-dir").arg(elsewhere);
+    let out = command.args(["pause", &id[..7]]).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let out = proxy.cli(&["undo", "nope"]);
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(said.contains("no conversation `nope`") && said.contains("hint: "), "{said}");
@@ -349,6 +355,107 @@ fn a_size_is_the_same_everywhere() {
     let with = pins();
     drop(fake);
     assert_eq!(pins()["pins"], with["pins"]);
+}
+
+/// What a client has is what it sent last, whatever was rewritten before: its history may come in parts that are rewritten each from
+/// the full text.
+#[test]
+fn what_the_client_has_is_counted_once() {
+    // Where nothing left the prompt, it is what the server counted.
+    for kind in [Kind::OpenAi, Kind::Ollama] {
+        let fake = Fake::start(kind, 8192);
+        let proxy = TestProxy::with(&[fake.url()], "[window]\nnum_ctx = 8192\n[context]\nbackground = false\n");
+        for (n, more) in ["", "one", "two"].into_iter().enumerate() {
+            let id = begun(&proxy, &(0..n).fold(talk("garden"), |sent, _| sent.assistant(more).user(more)));
+            let seen = insight(&proxy, &id, |seen| seen["requests"][0].is_object());
+            assert_eq!(seen["client_tokens"], seen["state"]["prompt_tokens"], "{kind:?} {n}: {seen}");
+        }
+    }
+    let fake = Fake::start(Kind::LlamaServer, 8192);
+    let toml = "[context]\nbackground = false\nevict_over = 500\n";
+    let proxy = TestProxy::with(&[fake.url()], toml);
+    let mut sent = chat().system("You mend fences.").user("Read all of it.");
+    let mut parts = Vec::new();
+    for n in 0..3 {
+        let call = format!("call_{n}");
+        sent = sent.call(&call, "read", json!({"path": format!("{n}.md")}));
+        // It ends with a call that nobody has answered yet.
+        parts.push(sent.clone());
+        sent = sent.result(&call, &prose(n, 4_000));
+    }
+    parts.push(sent.clone());
+    for (n, part) in [&parts[1], &parts[3]].into_iter().enumerate() {
+        let id = begun(&proxy, part);
+        let seen = insight(&proxy, &id, |seen| {
+            seen["did"]["compactions"].as_u64() > Some(0) && seen["requests"][0].is_object()
+        });
+        let file = proxy.data().join("request.json");
+        std::fs::write(&file, part.body()).unwrap();
+        let out = proxy.cli(&["count", file.to_str().unwrap(), "--json"]);
+        let count: Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|_| panic!("{out:?}"));
+        let has = seen["client_tokens"].as_u64().unwrap();
+        let counted = count["total"].as_u64().unwrap_or_else(|| panic!("{count}"));
+        assert!(has.abs_diff(counted) * 20 <= counted, "request {n}: {has}, and {counted} counted");
+        assert!(has > seen["state"]["prompt_tokens"].as_u64().unwrap(), "{seen}");
+        let usage =
+            proxy.eventually("/windowsill/events?kind=model_usage", |all| all["events"].as_array().unwrap().len() > n);
+        let told: u64 =
+            usage["events"].as_array().unwrap().iter().map(|e| e["data"]["client_tokens"].as_u64().unwrap()).sum();
+        assert_eq!(proxy.get("/windowsill/report").ok().json()["sent_tokens"], told, "{usage}");
+        assert_eq!(usage["events"][n]["data"]["client_tokens"], has, "{usage}");
+    }
+}
+
+/// A cache is that of the server that answered: another one, or none, has nothing of it.
+#[test]
+fn another_server_holds_nothing_of_a_conversation() {
+    let (one, other) = (Fake::start(Kind::LlamaServer, 4096), Fake::start(Kind::LlamaServer, 4096));
+    let named = |name: &str, fake: &Fake| format!("[[upstream]]\nname = \"{name}\"\nurl = \"{}\"\n", fake.url());
+    let toml = |of: &str| format!("[context]\nbackground = false\n{of}");
+    let mut proxy = TestProxy::with(&[], &toml(&named("one", &one)));
+    let sent = talk("garden").call("c", "read", json!({})).result("c", &prose(9, 900));
+    let id = begun(&proxy, &sent);
+    let warm = insight(&proxy, &id, has_requests(1));
+    assert_eq!(warm["warm_tokens"], warm["state"]["prompt_tokens"]);
+    proxy = TestProxy::at(proxy.stop(), &[], &toml(&named("other", &other)));
+    assert_eq!(insight(&proxy, &id, has_requests(1))["warm_tokens"], Value::Null);
+    let clear = json!({"message": sent.messages.len() - 2, "dry_run": true});
+    let price = ask(&proxy, &id, "clear", &clear).ok().json();
+    assert_eq!((&price["cache"], &price["evaluated_again"]), (&json!("gone"), &price["after"]), "{price}");
+    assert!(price["note"].as_str().unwrap().starts_with("Another server answered"), "{price}");
+    // Behind none, nothing holds anything either.
+    proxy = TestProxy::at(proxy.stop(), &[], "");
+    assert_eq!(insight(&proxy, &id, has_requests(1))["warm_tokens"], Value::Null);
+    // The one that answered still has it.
+    proxy = TestProxy::at(proxy.stop(), &[], &toml(&named("one", &one)));
+    assert!(insight(&proxy, &id, has_requests(1))["warm_tokens"].is_u64());
+}
+
+/// The last reply is a message wherever messages are counted, and what cannot be done with it is said of it.
+#[test]
+fn messages_are_counted_the_same_everywhere() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
+    let sent = talk("garden");
+    let id = begun(&proxy, &sent);
+    let base = format!("/windowsill/conversations/{id}");
+    let rows = proxy
+        .eventually(&format!("{base}/messages"), |page| page["total"].as_u64() == Some(sent.messages.len() as u64));
+    let total = rows["total"].as_u64().unwrap();
+    let listed = proxy.get("/windowsill/conversations").ok().json()["conversations"][0]["messages"].clone();
+    assert_eq!((rows["messages"].as_array().unwrap().len() as u64, &listed), (total, &json!(total)), "{rows}");
+    assert_eq!(insight(&proxy, &id, |_| true)["messages"], total);
+    let page = String::from_utf8(proxy.cli(&["context", &id]).stdout).unwrap();
+    assert!(page.contains(&format!("{total} messages")), "{page}");
+    for (what, status) in [("pins", 404), ("restore", 404), ("clear", 404), ("evict", 404)] {
+        let at = |at: u64| ask(&proxy, &id, what, &json!({"message": at}));
+        let reply = at(total - 1);
+        assert!(reply.status == status && reply.error().1.contains("is the last reply"), "{what}: {}", reply.text());
+        let behind = at(total).error().1;
+        assert!(behind.contains(&format!("has messages 0 to {}", total - 1)), "{what}: {behind}");
+    }
+    let (_, message) = proxy.get(&format!("{base}/messages/{total}")).error();
+    assert!(message.contains(&format!("has messages 0 to {}", total - 1)), "{message}");
 }
 
 /// A request that keeps more for its reply has its lines elsewhere, and says why.

@@ -129,7 +129,7 @@ fn context_and_recall_read_the_record_while_it_is_written() {
     let empty = tempfile::tempdir().unwrap();
     let out = cli(empty.path(), &["context"]);
     code(&out, 1);
-    assert!(String::from_utf8_lossy(&out.stderr).contains("no record"));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("no conversations yet in "));
 
     let sent = long();
     let answer = proxy.chat(&sent).ok();
@@ -431,4 +431,14 @@ fn what_is_wrong_is_said_in_terms_of_the_command() {
     // An empty record says what comes next.
     let proxy = TestProxy::before(&fake);
     assert!(stdout(&proxy.cli(&["context"])).starts_with("no conversations yet: point a client at http://"));
+    let nothing = tempfile::tempdir().unwrap();
+    for args in [&["status"][..], &["context"], &["build", "c1"], &["recall", "vault"], &["report"]] {
+        let out = cli(nothing.path(), args);
+        code(&out, 1);
+        let said = err(&out);
+        assert!(
+            said.contains("no conversations yet in ") && said.contains("point a client at http://"),
+            "{args:?}: {said}"
+        );
+    }
 }

@@ -218,7 +218,7 @@ fn a_conversation_goes_on_with_another_model() {
         assert_eq!(ask(&talk, "first:1b").header("x-windowsill-conversation"), Some(id.as_str()));
         assert_eq!(events(&proxy, "model_changed", 2).len(), 2);
         let row = proxy.eventually(&format!("/windowsill/conversations/{id}"), |row| row["model"] == "first:1b");
-        assert_eq!(row["messages"], json!(talk.messages.len() - 1), "{row}");
+        assert_eq!(row["state"]["messages"], json!(talk.messages.len() - 1), "{row}");
     }
 }
 
@@ -322,7 +322,7 @@ fn what_is_read_again_after_it_left_is_counted_once() {
     let counted = |seen: &Value| seen["state"]["missed"] == json!({"file": 1, "query": 0, "recall": 0});
     proxy.eventually(&path, counted);
     proxy.chat(&again.assistant("It is the same.").user("Thanks.")).ok();
-    proxy.eventually(&path, |seen| seen["messages"] == 9 && counted(seen));
+    proxy.eventually(&path, |seen| seen["state"]["messages"] == 9 && counted(seen));
     let missed = events(&proxy, "missed", 1);
     assert_eq!(missed.len(), 1, "{missed:?}");
     assert_eq!(missed[0]["data"], json!({"kind": "file", "message": 5, "of": 2}));

@@ -283,7 +283,7 @@ fn a_small_model_names_a_conversation_once_and_helpers_are_told_apart() {
     assert!(asks.contains("The gate squeaks") && !asks.contains("Be brief"), "{asks}");
     // Once: the next request asks for none, and keeps the title.
     proxy.chat(&sent.assistant("Oil it.").user("With what?")).ok();
-    proxy.eventually(&format!("/windowsill/conversations/{id}"), |v| titled(v) && v["messages"] == 3);
+    proxy.eventually(&format!("/windowsill/conversations/{id}"), |v| titled(v) && v["state"]["messages"] == 3);
     let task = "### Task:\nGenerate a title.\n### Guidelines:\n- Short.\n### Chat History:\n<chat_history>\nUSER: hi\n</chat_history>";
     proxy.chat(&chat().user(task)).ok();
     let all = proxy.eventually("/windowsill/conversations", |v| v["conversations"].as_array().unwrap().len() == 2);

@@ -325,7 +325,8 @@ fn the_record_can_be_looked_at() {
     assert_eq!(one["id"], id);
     assert_eq!(one["model"], MODEL);
     assert_eq!(one["title"], "Look at these three files.");
-    assert_eq!((&one["state"]["window"], &one["messages"]), (&json!(4096), &json!(7)));
+    // Seven that were sent, and the reply.
+    assert_eq!((&one["state"]["window"], &one["messages"]), (&json!(4096), &json!(8)));
     assert_eq!(one["state"]["window_source"], "asked of /props");
     let regions = &one["state"]["regions"];
     let sum: u64 = ["system", "tools", "brief", "history", "media"].iter().map(|r| regions[r].as_u64().unwrap()).sum();
@@ -600,13 +601,13 @@ fn a_chat_that_begins_alike_rewinds_nothing() {
     proxy.chat(&begin).ok();
     let id = proxy.chat(&long).ok().header("x-windowsill-conversation").unwrap().to_owned();
     let path = format!("/windowsill/conversations/{id}");
-    proxy.eventually(&path, |v| v["messages"] == 5);
+    proxy.eventually(&path, |v| v["state"]["messages"] == 5);
     proxy.chat(&begin).ok();
     let other = begin.clone().assistant("Good day.").user("Something else.");
     let other = proxy.chat(&other).ok().header("x-windowsill-conversation").unwrap().to_owned();
     assert_ne!(other, id);
-    proxy.eventually(&format!("/windowsill/conversations/{other}"), |v| v["messages"] == 3);
-    assert_eq!(proxy.get(&path).ok().json()["messages"], 5);
+    proxy.eventually(&format!("/windowsill/conversations/{other}"), |v| v["state"]["messages"] == 3);
+    assert_eq!(proxy.get(&path).ok().json()["state"]["messages"], 5);
     assert!(proxy.get(&format!("/windowsill/records/{id}:4")).ok().text().contains("Go on."));
 }
 

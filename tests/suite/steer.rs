@@ -70,17 +70,36 @@ fn a_result_comes_back_in_full_and_leaves_again() {
 }
 
 #[test]
-fn the_last_rewrite_is_undone_and_done_again() {
+fn an_undo_says_what_it_takes_back_and_the_next_one_goes_further_back() {
     let it = previewed();
     let (before, at) = (it.edits(), it.replaced());
+    let did = || it.proxy.get(&format!("{}/insight", it.base)).ok().json()["did"].clone();
+    let freed = did();
     it.ask("restore", &json!({"message": at})).ok();
     let restored = it.edits();
     assert_ne!(restored, before);
-    assert!(it.ask("undo", &json!({"dry_run": true})).ok().json()["after"].is_u64());
-    it.ask("undo", &json!({})).ok();
-    assert_eq!(it.edits(), before);
-    it.ask("undo", &json!({})).ok();
-    assert_eq!(it.edits(), restored, "undo is undone, too");
+    let price = it.ask("undo", &json!({"dry_run": true})).ok().json();
+    let said = price["takes_back"].as_str().unwrap();
+    assert!(said.starts_with(&format!("the rewrite that brought message {at} back in full (")), "{price}");
+    assert_eq!(it.edits(), restored, "the price changes nothing");
+    assert_eq!(it.ask("undo", &json!({})).ok().json()["takes_back"], said);
+    assert_eq!((it.edits(), did()["freed_tokens"].clone()), (before, freed["freed_tokens"].clone()));
+    // The next one is about the rewrite before, and then there is nothing left.
+    let next = it.ask("undo", &json!({})).ok().json();
+    let said = next["takes_back"].as_str().unwrap();
+    assert!(said.starts_with("the rewrite that put a preview in the place of 2 large results ("), "{next}");
+    assert_eq!((it.edits(), did()["compactions"].clone()), (json!([]), json!(0)));
+    let (code, message) = it.ask("undo", &json!({"dry_run": true})).error();
+    assert!(code == "nothing_to_do" && message.contains("undone already"), "{message}");
+    let seen = it.proxy.get(&format!("{}/insight", it.base)).ok().json();
+    let told: Vec<(bool, &str)> = seen["rewrites"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|event| (event["undone"] == true, event["told"].as_str().unwrap()))
+        .collect();
+    assert_eq!(told.iter().map(|(undone, _)| *undone).collect::<Vec<_>>(), [true, true, false, false]);
+    assert!(told[3].1.starts_with("Took back the rewrite that put a preview"), "{told:?}");
 }
 
 #[test]
@@ -234,7 +253,8 @@ fn the_terminal_steers_as_the_page_does() {
     assert_ne!(view(), before, "restored");
     said(&["clear", short, &at]);
     assert!(view().to_string().contains("\"clear\""), "{}", view());
-    assert!(said(&["undo", short]).contains("the last rewrite is undone"), "what was done");
+    let undone = said(&["undo", short]);
+    assert!(undone.contains("the last change is undone\ntaken back: the rewrite that cleared message "), "{undone}");
     assert!(!view().to_string().contains("\"clear\""), "{}", view());
     said(&["evict", short, &at]);
     assert_eq!(view()[0]["rule"], "evict");

@@ -16,6 +16,7 @@ use super::Original;
 use super::history::{CHAIN, walk};
 use super::large::{self, text};
 use super::recent::Tip;
+use super::reply;
 use super::schema::sqlite_error;
 use super::types::{
     ConversationRow, Counted, Error, EventFilter, EventRow, Gone, Item, NodeRow, PathRow, Recalled, Reply, Rule,
@@ -258,7 +259,7 @@ fn original_row(r: &Row<'_>) -> rusqlite::Result<Original> {
 /// Conversations, the last active first.
 pub(super) fn conversations(conn: &Connection, limit: usize) -> rusqlite::Result<Vec<ConversationRow>> {
     let sql = format!("{CONVERSATION} ORDER BY c.updated_ms DESC, c.id DESC LIMIT ?1");
-    conn.prepare_cached(&sql)?.query_map([bounded(limit)], conversation_row)?.collect()
+    conn.prepare_cached(&sql)?.query_map([bounded(limit)], |r| conversation_row(conn, r))?.collect()
 }
 
 /// The conversation of this id, or the only one whose id starts so, or the last active one of this session.
@@ -266,7 +267,9 @@ pub(super) fn conversation(conn: &Connection, path: &Path, id: &str) -> Result<O
     let wrap = |e| sqlite_error(path, e);
     let exact = |name: &str| {
         let sql = format!("{CONVERSATION} WHERE c.name = ?1");
-        conn.prepare_cached(&sql).and_then(|mut s| s.query_row([name], conversation_row).optional()).map_err(wrap)
+        conn.prepare_cached(&sql)
+            .and_then(|mut s| s.query_row([name], |r| conversation_row(conn, r)).optional())
+            .map_err(wrap)
     };
     if let Some(row) = exact(id)? {
         return Ok(Some(row));
@@ -282,7 +285,9 @@ pub(super) fn conversation(conn: &Connection, path: &Path, id: &str) -> Result<O
     match &names[..] {
         [] => {
             let sql = format!("{CONVERSATION} WHERE c.session = ?1 ORDER BY c.updated_ms DESC LIMIT 1");
-            conn.prepare_cached(&sql).and_then(|mut s| s.query_row([id], conversation_row).optional()).map_err(wrap)
+            conn.prepare_cached(&sql)
+                .and_then(|mut s| s.query_row([id], |r| conversation_row(conn, r)).optional())
+                .map_err(wrap)
         }
         [name] => exact(name),
         _ => Err(Error::Ambiguous {
@@ -293,16 +298,19 @@ pub(super) fn conversation(conn: &Connection, path: &Path, id: &str) -> Result<O
     }
 }
 
-fn conversation_row(r: &Row<'_>) -> rusqlite::Result<ConversationRow> {
+fn conversation_row(conn: &Connection, r: &Row<'_>) -> rusqlite::Result<ConversationRow> {
+    let (id, tip) = (r.get::<_, String>(0)?, Digest(r.get::<_, [u8; 16]>(6).unwrap_or_default()));
+    let replied = reply::is_there(conn, &id, &tip)?;
     let parent: Option<String> = r.get(1)?;
     let parent_depth: Option<usize> = r.get(2)?;
     Ok(ConversationRow {
-        id: r.get(0)?,
+        id,
+        replied,
         parent: parent.zip(parent_depth),
         session: r.get(3)?,
         model: r.get(4)?,
         upstream: r.get(5)?,
-        tip: Digest(r.get::<_, [u8; 16]>(6).unwrap_or_default()),
+        tip,
         depth: r.get(7)?,
         state: json(r, 8)?,
         title: r.get(9)?,

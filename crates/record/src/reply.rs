@@ -30,6 +30,12 @@ pub(super) fn last(conn: &Connection, conversation: &str) -> rusqlite::Result<Op
     id.map(|id| conn.prepare_cached(NODE)?.query_row([id], node_row)).transpose()
 }
 
+/// Whether a conversation that stands at `tip` has a last reply.
+pub(super) fn is_there(conn: &Connection, conversation: &str, tip: &Digest) -> rusqlite::Result<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM node n JOIN node p ON p.id = n.parent WHERE n.chain = ?1 AND p.chain = ?2)";
+    conn.prepare_cached(sql)?.query_row(params![place(conversation).0, tip.0], |r| r.get(0))
+}
+
 impl Apply<'_> {
     /// Keeps a reply in place of the one before. One whose client has gone on meanwhile comes too late.
     pub(super) fn last_reply(&self, reply: &LastReply, now_ms: i64) -> Result<(), Error> {

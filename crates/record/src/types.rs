@@ -530,6 +530,8 @@ pub struct ConversationRow {
     pub tip: Digest,
     /// Number of messages in that prefix.
     pub depth: usize,
+    /// Whether what it was answered last stands behind that prefix, and its client has not come back with it yet.
+    pub replied: bool,
     /// Gauge, as last written.
     pub state: serde_json::Value,
     /// What a person calls it; else the title that was found for it: the first words of the first user message at first.
@@ -542,6 +544,13 @@ pub struct ConversationRow {
     pub created_ms: i64,
     /// Unix time in milliseconds of the last update.
     pub updated_ms: i64,
+}
+
+impl ConversationRow {
+    /// How many messages it has, the last reply among them.
+    pub fn messages(&self) -> usize {
+        self.depth + usize::from(self.replied)
+    }
 }
 
 /// A recorded message.

@@ -87,22 +87,20 @@ impl Store {
         self.inner.read(read::rules)
     }
 
-    /// The view that a history had before the one it has, as `today` makes each: the newest that is another one then, and an empty
-    /// one where there is none. `None` where it has no view.
+    /// The newest of the views that a history had so far, the one that it has among them, of which this holds.
     ///
     /// # Errors
     /// When the database cannot be read.
-    pub fn earlier_view(&self, chain: &[Digest], today: impl Fn(View) -> View) -> Result<Option<View>, Error> {
-        let Some((_, now)) = self.view(chain)? else { return Ok(None) };
+    pub fn find_view(&self, chain: &[Digest], holds: impl Fn(&View) -> bool) -> Result<Option<View>, Error> {
         let mut row = self.inner.read(|conn| read::view_before(conn, chain, i64::MAX))?;
         while let Some(before) = row {
-            let view = today(self.inner.with(|conn| read::view(conn, &self.inner.path, before))?);
-            if view.edits != now.edits {
+            let view = self.inner.with(|conn| read::view(conn, &self.inner.path, before))?;
+            if holds(&view) {
                 return Ok(Some(view));
             }
             row = self.inner.read(|conn| read::view_before(conn, chain, before))?;
         }
-        Ok(Some(today(View { messages: now.messages, ..View::default() })))
+        Ok(None)
     }
 
     /// How much of a history is known, and to which conversation; `None` when not even its first message is.

@@ -27,7 +27,7 @@ const HELP: &str = "\
 ↑ ↓ j k      choose a conversation (PgUp, PgDn, Home, End)
 Enter        all that is known of it
 f            fold it now, with a focus if you type one
-u            the view before its last rewrite
+u            the view before its last change
 p            pin a text that the model reads through every fold
 Esc          close what is open, and cancel what is under way
 q, Ctrl-C    quit
@@ -241,7 +241,7 @@ fn detail(frame: &mut Frame<'_>, state: &State, from: usize) {
 fn ask(frame: &mut Frame<'_>, state: &State, dialog: &Dialog) {
     let (title, field) = match dialog.what {
         What::Fold => (" Fold now ", Some("Focus, if you like: ")),
-        What::Undo => (" Undo the last rewrite ", None),
+        What::Undo => (" Undo the last change ", None),
         What::Pin => (" Pin a text ", Some("Text: ")),
     };
     let mut lines = vec![Line::styled(dialog.title.as_str(), bold()), Line::default()];

@@ -395,7 +395,10 @@ impl State {
                 let about = if done["counted"] == false { "about " } else { "" };
                 let size = |key: &str| format!("{about}{}", tokens(&done[key]));
                 let before = done["before"].as_u64().map_or(String::new(), |_| format!("{} -> ", size("before")));
-                self.said = Some(format!("{what}: {}: {before}{} tokens", dialog.title, size("after")));
+                let taken = done["takes_back"]
+                    .as_str()
+                    .map_or(String::new(), |what| format!("; took back {}", plain::line(what)));
+                self.said = Some(format!("{what}: {}: {before}{} tokens{taken}", dialog.title, size("after")));
                 self.over = Over::Nothing;
                 return Some(Ask::Look);
             }
@@ -420,6 +423,9 @@ fn priced(price: &Value) -> String {
         about(estimated || price["cache"] == "unsure"),
         tokens(&price["evaluated_again"])
     );
+    if let Some(what) = price["takes_back"].as_str() {
+        words = format!("Takes back {}. {words}", plain::line(what));
+    }
     let seconds = |name: &str| price[name].as_f64().map(|n| format!("about {n:.0} s"));
     if let Some(wait) = seconds("seconds") {
         words += &format!(", {wait}");
@@ -470,6 +476,8 @@ pub(super) mod tests {
             json!({"before": 12_000, "after": 5_000, "evaluated_again": 4_000, "seconds": 8.2, "brief_seconds": 41.0});
         let mut estimated = price.clone();
         estimated["counted"] = json!(false);
+        let undo = json!({"before": 1_204, "after": 3_562, "evaluated_again": 9, "takes_back": "the rewrite that folded 13 messages"});
+        assert!(priced(&undo).starts_with("Takes back the rewrite that folded 13 messages. 1,204 -> 3,562 tokens"));
         let words = priced(&estimated);
         assert!(words.starts_with("about 12,000 -> about 5,000 tokens; the next request reads about 4,000"), "{words}");
         state.hear(News::Steered(Ok(price)));

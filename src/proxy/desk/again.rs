@@ -70,7 +70,7 @@ async fn asked_again(app: &Arc<App>, id: &str, other: &Other) -> Result<Value, E
     let body = &ground.request.conversation.body;
     let count = body.len();
     if other.messages.is_some_and(|messages| messages != count) || count == 0 {
-        let message = format!("the conversation has {count} messages on record");
+        let message = format!("the last request of this conversation had {count} messages");
         return Err(Error::client(404, "not_found", message, "name a request by how many messages it had"));
     }
     let recorded = app.store.messages_and_reply(id)?.get(count).map(|row| openai_chat::recorded(row.raw.clone()));

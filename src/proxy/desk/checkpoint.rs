@@ -81,7 +81,7 @@ async fn fold_done(app: &App, ground: &Ground, text: &str, by: AskedBy) -> Resul
     let price = price_of(app, ground, &view).await;
     let (before, after) = (price.before, price.after);
     plan.because.insert(0, Because { rule: "checkpoint", before, after, line: before, what: "a task is done".into() });
-    let asked = Asked { by, action: "summarize", because: plan.because, focus: None, started };
+    let asked = Asked { by, action: "summarize", because: plan.because, focus: None, undoes: None, started };
     let batch = Batch { originals, ..Batch::default() };
     record_view(app, ground, &price, view, asked, batch).await?;
     Ok(Some(after))

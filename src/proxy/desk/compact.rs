@@ -108,6 +108,8 @@ pub(in crate::proxy) struct Asked<'a> {
     pub(in crate::proxy) because: Vec<Because>,
     /// What a brief was to dwell on, in the person's words.
     pub(in crate::proxy) focus: Option<&'a str>,
+    /// Of an undo: the mark of the view before what it takes back.
+    pub(in crate::proxy) undoes: Option<&'a str>,
     /// When it was begun.
     pub(in crate::proxy) started: Instant,
 }
@@ -275,7 +277,7 @@ async fn fold_now(app: &App, ground: &Ground, fold: &Fold<'_>, started: Instant)
         "evaluated_again": price.again, "counted": price.counted, "cache": price.cache.as_str(), "written_by_a_model": written.is_some(),
         "because": reasons(&because, price.before, price.after), "brief": view.brief().map(str::to_owned),
     });
-    let asked = Asked { by: AskedBy::User, action: "summarize", because, focus: fold.focus, started };
+    let asked = Asked { by: AskedBy::User, action: "summarize", because, focus: fold.focus, undoes: None, started };
     let batch = Batch { originals, ..Batch::default() };
     record_view(app, ground, &price, view, asked, batch).await?;
     Ok(done)
@@ -435,7 +437,8 @@ pub(in crate::proxy) async fn record_view(
         "because": reasons(&asked.because, price.before, price.after), "model": row.model,
         "before": regions(&was.regions), "after": regions(&gauge.regions), "focus": asked.focus,
         "prompt_tokens": price.after, "prompt_tokens_source": gauge.source,
-        "seconds": rounded(asked.started.elapsed().as_secs_f64()), "depth": depth(&view),
+        "seconds": rounded(asked.started.elapsed().as_secs_f64()), "depth": depth(&view), "was": old.mark().hex(),
+        "undoes": asked.undoes,
     });
     let mut state = row.state.clone();
     if state.is_object() {

@@ -211,8 +211,15 @@ fn in_brief(from: usize, to: usize, fold: &Value) -> usize {
 }
 
 fn words(node: &NodeRow) -> String {
-    let text = record::spoken(&String::from_utf8_lossy(&node.raw));
-    clipped(&text.split_whitespace().take(SHOWN).collect::<Vec<_>>().join(" "), SHOWN)
+    shown(&record::spoken(&String::from_utf8_lossy(&node.raw)))
+}
+
+/// The first words of a text, whole but for one that is longer than all that is shown; a mark says that there are more.
+fn shown(text: &str) -> String {
+    let words = clipped(&text.split_whitespace().collect::<Vec<_>>().join(" "), SHOWN + 1);
+    let Some((cut, _)) = words.char_indices().nth(SHOWN) else { return words };
+    let whole = words[..cut].rfind(' ').filter(|_| !words[cut..].starts_with(' ')).unwrap_or(cut);
+    format!("{}…", &words[..whole])
 }
 
 fn built(store: &Store, row: &ConversationRow, wanted: &[Chosen], briefs_wanted: &[usize]) -> Result<Value, Error> {
@@ -319,6 +326,17 @@ mod tests {
         for wrong in ["", "4.", ".2", "4.2.1", "four", "-1"] {
             assert_eq!(wrong.parse::<Chosen>(), Err(()), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_is_cut_says_so_and_ends_with_a_word() {
+        assert_eq!(shown(" a\n b "), "a b");
+        let word = |n: usize| "x".repeat(n);
+        assert_eq!(shown(&word(SHOWN)), word(SHOWN));
+        assert_eq!(shown(&word(SHOWN + 1)), format!("{}…", word(SHOWN)));
+        assert_eq!(shown(&format!("{} yy", word(SHOWN - 2))), format!("{}…", word(SHOWN - 2)));
+        assert_eq!(shown(&format!("{} yy zz", word(SHOWN - 3))), format!("{} yy…", word(SHOWN - 3)));
+        assert_eq!(shown(&"é ".repeat(SHOWN)).chars().last(), Some('…'));
     }
 
     #[test]

@@ -105,7 +105,7 @@ pub async fn pin(
     let (owned, id) = (Arc::clone(app), id.to_owned());
     let work = async move {
         let ground = ground(&owned, &id).await?;
-        let what = pinnable(&ground, what)?;
+        let what = pinnable(&owned, &ground, what)?;
         let id = ground.standing.numbered + 1;
         let pin = Pinned { id, what: what.clone(), created_ms: now_ms(), rule: None, by_agent: by == AskedBy::Agent };
         let mut standing = Standing { numbered: id, ..Standing::clone(&ground.standing) };
@@ -175,7 +175,7 @@ async fn restand(
         if changes {
             let because = vec![why(ground, &price, action, format!("what is pinned changed: {action}"))];
             let batch = Batch { about, ..Batch::default() };
-            let asked = Asked { by, action, because, focus: None, started };
+            let asked = Asked { by, action, because, focus: None, undoes: None, started };
             record_view(app, ground, &price, view, asked, batch).await?;
         } else {
             app.store.record(Batch { about, durable: true, ..Batch::default() }).await?;
@@ -186,7 +186,7 @@ async fn restand(
 }
 
 /// What may be pinned; refused with numbers where it takes too much.
-fn pinnable(ground: &Ground, what: Pinning) -> Result<What, Error> {
+fn pinnable(app: &App, ground: &Ground, what: Pinning) -> Result<What, Error> {
     let window = ground.facts.window;
     let (body, sizes) = (&ground.request.conversation.body, Sizes::of(&ground.row.state));
     let (what, tokens) = match what {
@@ -198,7 +198,7 @@ fn pinnable(ground: &Ground, what: Pinning) -> Result<What, Error> {
             (What::Text(Arc::from(text)), sizes.text(text))
         }
         Pinning::Message(at) => {
-            let message = body.get(at).ok_or_else(|| absent(at, body.len()))?;
+            let message = body.get(at).ok_or_else(|| absent(app, &ground.row.id, at))?;
             (What::Message(at, message.digest), sizes.message(message))
         }
     };

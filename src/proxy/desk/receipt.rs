@@ -1,7 +1,7 @@
 //! `windowsill report`: what was kept out of prompts, how much of it was ever read back, and what that cost. Sums alone, by model:
 //! nothing of anybody's words, so it can be shown to others.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Value, json};
 
@@ -57,8 +57,8 @@ struct Sums {
     conversations: HashSet<String>,
     turns: u64,
     rewrites: Rewrites,
-    /// Those of each conversation from its beginning on: what its prompts lack of what the client sent.
-    each: HashMap<Option<String>, Rewrites>,
+    /// Those from the beginning on: what prompts lack of what the client sent, where an older version did not say.
+    all: Rewrites,
     /// Tokens that clients sent: those of prompts, and what was taken out of them.
     sent: u64,
     recalls: u64,
@@ -165,9 +165,7 @@ impl Model {
 impl Sums {
     /// Takes in what was rewritten, however long ago: it is still missing in the prompts of today.
     fn rewritten(&mut self, event: &EventRow) {
-        if matches!(event.kind.as_str(), "context_compaction" | "model_usage") {
-            self.each.entry(event.conversation.clone()).or_default().add(event);
-        }
+        self.all.add(event);
     }
 
     fn add(&mut self, event: &EventRow) {
@@ -201,9 +199,8 @@ impl Sums {
                     self.turns += is_turn;
                     model.turns += is_turn;
                     if is_turn > 0 {
-                        let prompt = n(&data["prompt_tokens"]);
-                        self.sent +=
-                            self.each.get(&event.conversation).map_or(prompt, |rewrites| rewrites.sent(prompt));
+                        let older = || self.all.sent(&event.conversation, n(&data["prompt_tokens"]));
+                        self.sent += data["client_tokens"].as_u64().unwrap_or_else(older);
                     }
                     model.prompt += n(&data["prompt_tokens"]);
                     model.cached += n(&data["cached_tokens"]);
@@ -252,7 +249,7 @@ impl Sums {
             "would_send_tokens": shadow.would_send});
         json!({
             "shadow": if self.shadow.requests > 0 { shadow } else { Value::Null },
-            "since_ms": since_ms, "conversations": self.conversations.len(), "requests": self.turns, "turns": self.turns, "rewrites": self.rewrites.count,
+            "since_ms": since_ms, "conversations": self.conversations.len(), "requests": self.turns, "turns": self.turns, "rewrites": self.rewrites.count(),
             "sent_tokens": self.sent, "kept_out_tokens": self.rewrites.freed(), "recalls": self.recalls, "recalls_found": self.recalls_found,
             "read_back_tokens": self.read_back, "evaluated_again_tokens": self.again, "recalled_ahead": self.ahead.0, "recalled_ahead_tokens": self.ahead.1,
             "upkeep_tokens": self.models.values().map(|m| m.upkeep).sum::<u64>(),
@@ -304,5 +301,8 @@ mod tests {
         assert_eq!((of("recalled_ahead"), of("recalled_ahead_tokens")), (1, 31));
         assert_eq!((of("evaluated_again_tokens"), of("upkeep_tokens"), of("cached_tokens")), (9, 7, 50));
         assert_eq!(out["not_waited_seconds"], 1.0, "50 tokens from the cache at 50 a second");
+        // A request says itself what its client sent, whatever was rewritten before.
+        sums.add(&event("model_usage", json!({"role": "main", "prompt_tokens": 30, "client_tokens": 100})));
+        assert_eq!(sums.json(0)["sent_tokens"], 570);
     }
 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::rewrites;
 use super::rows::row_json;
+use crate::proxy::turn::steering::no_message;
 use crate::proxy::{App, Error};
 use crate::recall::{Reference, Span};
 use crate::store::{ConversationRow, EventFilter, Gone, Hit, Passage, Store};
@@ -254,11 +255,7 @@ fn record(store: &Store, id: &str, scope: Option<&str>) -> Result<Text, Error> {
 }
 
 fn message(store: &Store, row: &ConversationRow, at: usize) -> Result<Text, Error> {
-    let Some(node) = store.message(&row.id, at)? else {
-        let total = row.depth + usize::from(store.last_reply(&row.id)?.is_some());
-        let (id, last) = (&row.id, total.saturating_sub(1));
-        return Err(Error::client(404, "not_found", format!("conversation {id} has messages 0 to {last}"), ""));
-    };
+    let Some(node) = store.message(&row.id, at)? else { return Err(no_message(row, at)) };
     let text = String::from_utf8_lossy(&node.raw).into_owned();
     Ok(Text { id: None, conversation: node.conversation, at: Some(node.at), kind: node.role, call: None, text })
 }

@@ -11,7 +11,7 @@ pub(in crate::proxy) fn row_json(row: &ConversationRow) -> Value {
     json!({
         "id": row.id, "title": row.title, "model": row.model, "upstream": row.upstream, "session": row.session,
         "parent": row.parent.as_ref().map(|(id, depth)| json!({"conversation": id, "messages": depth})),
-        "named": row.is_named, "starred": row.is_starred, "helper": row.state["class"] == "helper", "messages": row.depth, "created_ms": row.created_ms, "updated_ms": row.updated_ms,
+        "named": row.is_named, "starred": row.is_starred, "helper": row.state["class"] == "helper", "messages": row.messages(), "created_ms": row.created_ms, "updated_ms": row.updated_ms,
         "last_request_ms": last_request(row), "state": row.state,
     })
 }

@@ -16,6 +16,7 @@ use crate::conversation::Tokens;
 use crate::conversation::edit::View;
 use crate::guard::told;
 use crate::plan::shared_out;
+use crate::proxy::lookout::servers;
 use crate::proxy::state::sizes::Sizes;
 use crate::proxy::{App, Error, Record};
 use crate::store::{ConversationRow, EventFilter, EventRow, NodeRow, Store};
@@ -46,7 +47,9 @@ const SEEN: usize = 6;
 /// # Errors
 /// 404 for an unknown one.
 pub fn insight(app: &App, id: &str) -> Result<Value, Error> {
-    insight_in(&app.store, &row_of(app, id)?, &app.config)
+    // A cache is that of the server that answered last, which may be none of those that there are now.
+    let is_there = |name: &str| servers(app).any(|(_, upstream)| upstream.name() == name);
+    insight_in(&app.store, &row_of(app, id)?, &app.config, &is_there)
 }
 
 /// Tokens of a prompt that the server of a conversation evaluates in a second: as measured with that conversation, or
@@ -85,7 +88,7 @@ impl Record {
     /// 404 for an unknown one.
     pub fn insight(&self, id: &str, config: &Config) -> Result<Value, Error> {
         let row = record::row(&self.store, id, "`windowsill context` lists them")?;
-        insight_in(&self.store, &row, config)
+        insight_in(&self.store, &row, config, &|_| true)
     }
 }
 
@@ -100,7 +103,13 @@ fn guardrails(events: &[EventRow]) -> Value {
     lately.into()
 }
 
-fn insight_in(store: &Store, row: &ConversationRow, config: &Config) -> Result<Value, Error> {
+/// `is_there`: whether a server of this name is behind the proxy.
+fn insight_in(
+    store: &Store,
+    row: &ConversationRow,
+    config: &Config,
+    is_there: &dyn Fn(&str) -> bool,
+) -> Result<Value, Error> {
     let gauge = &config.gauge;
     let of = EventFilter { conversation: Some(row.id.clone()), kinds: Vec::new() };
     let events = store.trace().newest(EVENTS, &of)?;
@@ -121,7 +130,7 @@ fn insight_in(store: &Store, row: &ConversationRow, config: &Config) -> Result<V
     let told = row.state["messages"].as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or(rows.len());
     let told = told.min(rows.len());
     out["history"] = by_role(&rows[..told], &sizes[..told], row.state["regions"]["history"].as_u64().unwrap_or(0));
-    let warm = warm(&events);
+    let warm = warm(&events).filter(|last| last.data["upstream"].as_str().is_none_or(is_there));
     let others = warm.map_or(Ok(0), |last| others_since(store, row, last))?;
     // What the server read of this prompt may have given way to theirs.
     out["warm_tokens"] = warm.filter(|_| others == 0).map_or(Value::Null, |last| last.data["prompt_tokens"].clone());
@@ -132,7 +141,7 @@ fn insight_in(store: &Store, row: &ConversationRow, config: &Config) -> Result<V
     out["tools"] = tools(&rows, &sizes, &called, &row.state);
     let rewrites = rewrites::of(store, Some(&row.id))?;
     let whole = || rows[..told].iter().map(|node| u64::from(size(scale, node))).sum();
-    out["client_tokens"] = json!(client_tokens(&row.state, &rewrites, &view, whole));
+    out["client_tokens"] = json!(client_tokens(&row.state, &view, whole));
     out["models"] = models(&events, &row.model);
     out["did"] = did(&events, &turns, &rewrites);
     out["guardrails"] = guardrails(&events);
@@ -281,12 +290,14 @@ fn briefs(events: &[EventRow]) -> Option<Briefs> {
     })
 }
 
-/// About the tokens that the client's own history has with its system prompt and tools: what the prompt has, and what rewrites took
-/// out of it. `whole`: those of its messages, for a branch whose rewrites were made before it branched off.
-fn client_tokens(state: &Value, rewrites: &Rewrites, view: &View, whole: impl FnOnce() -> u64) -> u64 {
-    let prompt = number(&state["prompt_tokens"]);
-    if rewrites.count > 0 || view.edits.is_empty() {
-        return rewrites.sent(prompt);
+/// About the tokens that the client's own history has with its system prompt and tools: those of its last request. `whole`: those of
+/// its messages, where an older version did not say.
+fn client_tokens(state: &Value, view: &View, whole: impl FnOnce() -> u64) -> u64 {
+    if let Some(told) = state["client_tokens"].as_u64() {
+        return told;
+    }
+    if view.edits.is_empty() {
+        return number(&state["prompt_tokens"]);
     }
     let head = ["system", "tools", "media"].map(|region| number(&state["regions"][region]));
     head.into_iter().fold(whole(), u64::saturating_add)
@@ -390,7 +401,7 @@ fn did(events: &[EventRow], turns: &[Value], rewrites: &Rewrites) -> Value {
     let of = |kind: &str| events.iter().filter(|e| e.kind == kind).count();
     let missed = events.iter().filter(|e| e.kind == "recall" && e.data["outcome"] != "found").count();
     json!({
-        "compactions": rewrites.count, "layers": layers, "freed_tokens": rewrites.freed(),
+        "compactions": rewrites.count(), "layers": layers, "freed_tokens": rewrites.freed(),
         "recalls": of("recall"), "recalls_missed": missed, "recalled_ahead": of("recalled_ahead"), "requests": turns.len(), "turns": turns.len(),
         "warnings": {
             "silent_truncation": of("silent_truncation"), "window_changed": of("window_changed"),

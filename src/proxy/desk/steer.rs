@@ -1,5 +1,5 @@
 //! A person steers what the model sees of one conversation: a result back in full, a result out of the prompt, another brief, the
-//! last rewrite undone, a text or a message pinned. Each has a price, which is told before anything is done, and can wait until
+//! last change undone, a text or a message pinned. Each has a price, which is told before anything is done, and can wait until
 //! something is rewritten anyway. The originals stay as they are, whatever is asked.
 
 use std::sync::Arc;
@@ -10,21 +10,22 @@ use serde_json::{Value, json};
 
 use super::compact::{Asked, Ground, ground, record_view, whole_row};
 use super::price::{Price, price_of, priced};
+use super::rewrites::{self, Undoable};
 use super::timeline::view_of;
 use crate::admission::Listing;
 use crate::clock::now_ms;
 use crate::conversation::edit::{Edit, View};
-use crate::plan::reason::AskedBy;
+use crate::plan::reason::{AskedBy, TOOK_BACK};
 use crate::plan::{self, Because, Facts, Lines, Regions};
-use crate::proxy::state::standing::{Standing, change_standing, standing_of};
+use crate::proxy::state::standing::{Standing, UNWANTED, change_standing, standing_of};
 use crate::proxy::state::steer::{Steer, When};
 use crate::proxy::turn::repinned::with_pins;
 use crate::proxy::turn::steering::{nothing, steered};
 use crate::proxy::{App, Error, aside, grouped};
 use crate::store::{Batch, Event};
 
-/// Messages of a conversation that do not come back by themselves, the last that were named.
-const UNWANTED: usize = 500;
+/// Events that are looked at for what can be undone, the newest.
+const CHANGES: usize = 5_000;
 
 /// Changes that may wait for one break.
 const WAITING: usize = 32;
@@ -42,10 +43,14 @@ pub async fn steer(app: &Arc<App>, id: &str, what: Steer, when: When, dry_run: b
 async fn steer_now(app: &Arc<App>, id: &str, what: &Steer, when: When, dry_run: bool) -> Result<Value, Error> {
     let started = Instant::now();
     let ground = ground(app, id).await?;
-    let (view, originals) = match what {
-        Steer::Undo => (earlier(app, &ground)?, Vec::new()),
-        what => steered(app, &ground.subject(), what)?,
-    };
+    if *what == Steer::Undo {
+        let last = earlier(app, &ground)?;
+        return match when {
+            When::Now => undo(app, &ground, last, dry_run, started).await,
+            When::NextBreak => wish(app, &ground, what, dry_run).await,
+        };
+    }
+    let (view, originals) = steered(app, &ground.subject(), what)?;
     if when == When::NextBreak {
         return wish(app, &ground, what, dry_run).await;
     }
@@ -55,7 +60,6 @@ async fn steer_now(app: &Arc<App>, id: &str, what: &Steer, when: When, dry_run: 
             Steer::Clear(_) | Steer::Evict(_) => {
                 "that message is short already: nothing shorter would stand in its place"
             }
-            Steer::Undo => "nothing but pins changed what the model sees: `unpin` takes one back",
             _ => "the model sees it like that already",
         }));
     }
@@ -64,7 +68,8 @@ async fn steer_now(app: &Arc<App>, id: &str, what: &Steer, when: When, dry_run: 
     if !dry_run {
         let batch = Batch { originals, ..Batch::default() };
         let because = vec![why(&ground, &price, what.as_str(), what.because())];
-        let asked = Asked { by: AskedBy::User, action: what.as_str(), because, focus: None, started };
+        let action = what.as_str();
+        let asked = Asked { by: AskedBy::User, action, because, focus: None, undoes: None, started };
         record_view(app, &ground, &price, view, asked, batch).await?;
     }
     Ok(priced(app, &ground, &price, when, dry_run))
@@ -96,13 +101,66 @@ pub(in crate::proxy) async fn wish(app: &App, ground: &Ground, what: &Steer, dry
     Ok(priced(app, ground, &price, When::NextBreak, dry_run))
 }
 
-/// The view before the last rewrite, with what is pinned today: a pin is taken back by itself, and one that was taken back does not
-/// come back with an older view.
-fn earlier(app: &App, ground: &Ground) -> Result<View, Error> {
-    let today = |view| with_pins(app, &ground.subject(), (&ground.facts, ground.policy()), view, &ground.standing);
-    let earlier = app.store.earlier_view(ground.chain(), today)?;
-    let view = earlier.ok_or_else(|| nothing("nothing was rewritten yet"))?;
-    Ok(View { messages: ground.old().messages, ..view })
+/// Takes back the last change of the view that stands, or says what that is and what it would cost.
+async fn undo(
+    app: &App,
+    ground: &Ground,
+    (view, last): (View, Undoable),
+    dry_run: bool,
+    started: Instant,
+) -> Result<Value, Error> {
+    let price = price_of(app, ground, &view).await;
+    fitting(app, ground, &price)?;
+    if !dry_run {
+        if let Some(behind) = last.behind.and_then(|at| ground.chain().get(at)) {
+            change_standing(app, &ground.row.id, |standing| standing.keep_quiet(*behind)).await?;
+        }
+        let action = Steer::Undo.as_str();
+        let because = vec![why(ground, &price, action, format!("{TOOK_BACK}{}", last.named))];
+        let undoes = last.was.as_deref();
+        let asked = Asked { by: AskedBy::User, action, because, focus: None, undoes, started };
+        record_view(app, ground, &price, view, asked, Batch::default()).await?;
+    }
+    let mut told = priced(app, ground, &price, When::Now, dry_run);
+    told["takes_back"] = json!(last.named);
+    Ok(told)
+}
+
+/// The view before the last change that stands, and what that change is. The view has what is pinned today: a pin is taken back by
+/// itself, and one that was taken back does not come back with an older view.
+fn earlier(app: &App, ground: &Ground) -> Result<(View, Undoable), Error> {
+    let (row, now) = (&ground.row, ground.old());
+    let bare = View { messages: now.messages, ..View::default() };
+    let today = |view: View| {
+        let view = View { messages: now.messages, ..view };
+        with_pins(app, &ground.subject(), (&ground.facts, ground.policy()), view, &ground.standing)
+    };
+    let is_other = |view: &View| today(view.clone()).edits != now.edits;
+    let find = |is: &dyn Fn(&View) -> bool| app.store.find_view(ground.chain(), is);
+    let (changes, any_undone) = rewrites::undoable(&app.store, &row.id, CHANGES)?;
+    let any = !changes.is_empty();
+    for change in changes {
+        let view = match &change.was {
+            Some(was) if *was == bare.mark().hex() => Some(bare.clone()),
+            Some(was) => find(&|view| view.mark().hex() == *was)?,
+            None => Some(find(&is_other)?.unwrap_or_else(|| bare.clone())),
+        };
+        // What changed another branch of the conversation does not stand in this one.
+        if let Some(view) = view.filter(is_other) {
+            return Ok((today(view), change));
+        }
+    }
+    // What was rewritten before it branched off stands in the trace of the other conversation.
+    if !any && !any_undone && row.parent.is_some() && is_other(&bare) {
+        let named = "what was rewritten before this conversation branched off".to_owned();
+        let view = find(&is_other)?.unwrap_or(bare);
+        return Ok((today(view), Undoable { was: None, named, behind: None }));
+    }
+    Err(nothing(match (any, any_undone, now.edits.is_empty()) {
+        (false, false, true) => "nothing was rewritten yet",
+        (false, true, _) => "nothing stands that could be taken back: all of it was undone already",
+        _ => "nothing but pins changed what the model sees: `unpin` takes one back",
+    }))
 }
 
 /// Refuses what would not fit, with the numbers.

@@ -12,6 +12,7 @@ use crate::conversation::edit::{Edit, Rule, View};
 use crate::pinned;
 use crate::proxy::state::sizes::Sizes;
 use crate::proxy::state::standing::standing_of;
+use crate::proxy::turn::steering::no_message;
 use crate::proxy::{App, Error};
 use crate::store::{ConversationRow, EventFilter, EventRow, NodeRow, Store};
 use crate::wire::openai_chat;
@@ -38,7 +39,7 @@ pub fn timeline(app: &App, id: &str, from: Option<usize>, limit: usize) -> Resul
     let view = view_of(&app.store, &row)?;
     let limit = limit.clamp(1, PAGE);
     let reply = app.store.last_reply(&row.id)?;
-    let total = row.depth + usize::from(reply.is_some());
+    let total = row.messages();
     let from = from.unwrap_or(total.saturating_sub(1) / limit * limit);
     let to = from.saturating_add(limit).min(total);
     // The calls that the first results of the page answer stand before it.
@@ -66,12 +67,8 @@ pub fn timeline_message(app: &App, id: &str, at: usize) -> Result<Value, Error> 
     let view = view_of(&app.store, &row)?;
     let mut rows = app.store.messages_between(&row.id, at, at.saturating_add(1))?;
     let reply = app.store.last_reply(&row.id)?;
-    let total = row.depth + usize::from(reply.is_some());
     rows.extend(reply.filter(|node| node.at == at));
-    let Some(node) = rows.first() else {
-        let (id, last) = (&row.id, total.saturating_sub(1));
-        return Err(Error::client(404, "not_found", format!("conversation {id} has messages 0 to {last}"), ""));
-    };
+    let Some(node) = rows.first() else { return Err(no_message(&row, at)) };
     let mut out = line(node, &view, Sizes::of(&row.state));
     out["text"] = json!(spoken(&String::from_utf8_lossy(&node.raw)));
     let edits = view.edits.iter().filter(|edit| stands_at(edit, at) || carries(edit, at, &node.role));

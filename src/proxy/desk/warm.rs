@@ -19,6 +19,8 @@ pub(in crate::proxy) enum Cache {
     Held,
     /// The server has it no more: it was started, or took the model into memory, since.
     Gone,
+    /// Another server answered last.
+    Elsewhere,
     /// The server does not have the model in memory.
     Away,
     /// The server does not answer.
@@ -36,14 +38,14 @@ impl Cache {
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Cache::Held => "held",
-            Cache::Gone | Cache::Away => "gone",
+            Cache::Gone | Cache::Elsewhere | Cache::Away => "gone",
             Cache::Down | Cache::Replaced | Cache::Others | Cache::Untold => "unsure",
         }
     }
 
     /// Whether all of the prompt is taken to be read again.
     pub(super) fn reads_all(self) -> bool {
-        matches!(self, Cache::Gone | Cache::Away | Cache::Down | Cache::Replaced)
+        matches!(self, Cache::Gone | Cache::Elsewhere | Cache::Away | Cache::Down | Cache::Replaced)
     }
 
     /// What follows from it, for people.
@@ -53,6 +55,10 @@ impl Cache {
             Cache::Gone => Some(
                 "The server was started, or its model loaded, after the last request of this conversation: it reads all of it \
                  again, with this change or without it.",
+            ),
+            Cache::Elsewhere => Some(
+                "Another server answered the last request of this conversation: this one reads all of it, with this change or \
+                 without it.",
             ),
             Cache::Away => Some(
                 "The server does not have the model in memory: it reads all of the conversation again, with this change or \
@@ -78,7 +84,10 @@ impl Cache {
 pub(super) async fn cache_of(app: &App, row: &ConversationRow, (upstream, model): (&Upstream, &str)) -> Cache {
     let id = &row.id;
     let (held, sent_here) = app.lives.with(id, |live| (live.prompt.held, live.prompt.sent_view.is_some()));
-    let last = recorded(app, row, upstream);
+    let last = recorded(app, row);
+    if last.as_ref().and_then(|last| last.data["upstream"].as_str()).is_some_and(|name| name != upstream.name()) {
+        return Cache::Elsewhere;
+    }
     let held = held.or_else(|| last.as_ref().and_then(prompt_and_reply));
     match shown(&upstream.slots(model).await, held) {
         Shown::Held => return Cache::Held,
@@ -108,12 +117,11 @@ pub(super) async fn cache_of(app: &App, row: &ConversationRow, (upstream, model)
     if sent_here && place == Place::Loaded { Cache::Held } else { Cache::Untold }
 }
 
-/// The last reply on record that was to a prompt of a conversation's own, by the server that it has now.
-fn recorded(app: &App, row: &ConversationRow, upstream: &Upstream) -> Option<EventRow> {
+/// The last reply on record that was to a prompt of a conversation's own.
+fn recorded(app: &App, row: &ConversationRow) -> Option<EventRow> {
     let of = EventFilter { conversation: Some(row.id.clone()), kinds: vec!["model_usage".into()] };
     let events = app.store.trace().newest(EVENTS, &of).ok()?;
-    let last = last_prompt(&events).cloned()?;
-    (last.data["upstream"] == upstream.name()).then_some(last)
+    last_prompt(&events).cloned()
 }
 
 fn prompt_and_reply(usage: &EventRow) -> Option<(Tokens, Option<Tokens>)> {

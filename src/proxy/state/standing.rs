@@ -22,6 +22,9 @@ pub(in crate::proxy) const LARGEST_PIN: Tokens = 10;
 /// All pins of a conversation take at most one part in this many of the window.
 pub(in crate::proxy) const ALL_PINS: Tokens = 4;
 
+/// Messages of a conversation that do not come back by themselves, the last that were named.
+pub(in crate::proxy) const UNWANTED: usize = 500;
+
 /// Lines that patterns pin at most, the newest.
 const LINES: usize = 200;
 
@@ -42,6 +45,9 @@ pub(in crate::proxy) struct Standing {
     /// What the messages say that a person does not want to come back by themselves.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(in crate::proxy) unwanted: Vec<Digest>,
+    /// Histories behind which nothing comes back by itself, by the chain hash of the last message: a person took it back.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(in crate::proxy) quiet: Vec<Digest>,
     /// What a person wants to be done with the client's tools; without a word, what the settings say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::proxy) tools: Option<Listing>,
@@ -57,6 +63,13 @@ impl Standing {
             Steer::Focus(focus) => Some(focus.as_str()),
             _ => None,
         })
+    }
+
+    /// Has nothing come back by itself behind the message that this chain hash ends with.
+    pub(in crate::proxy) fn keep_quiet(&mut self, behind: Digest) {
+        self.quiet.push(behind);
+        let many = self.quiet.len().saturating_sub(UNWANTED);
+        self.quiet.drain(..many);
     }
 
     /// Without the changes that waited for a break, now that there was one; a focus waits for a fold.
@@ -116,6 +129,8 @@ pub(in crate::proxy) struct Held {
     pub(in crate::proxy) paused: bool,
     /// What does not come back by itself.
     pub(in crate::proxy) unwanted: Vec<Digest>,
+    /// Histories behind which nothing comes back by itself.
+    pub(in crate::proxy) quiet: Vec<Digest>,
     /// Lines that a pattern matches and that found no room.
     pub(in crate::proxy) left_out: usize,
 }
@@ -207,7 +222,8 @@ pub(in crate::proxy) fn held(
     body: &[Message],
     window: Tokens,
 ) -> Held {
-    let mut out = Held { paused: standing.paused, unwanted: standing.unwanted.clone(), ..Held::default() };
+    let (unwanted, quiet) = (standing.unwanted.clone(), standing.quiet.clone());
+    let mut out = Held { paused: standing.paused, unwanted, quiet, ..Held::default() };
     if standing.pins.is_empty() && patterns.is_empty() {
         return out;
     }

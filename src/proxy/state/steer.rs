@@ -14,7 +14,7 @@ pub enum Steer {
     Evict(usize),
     /// The brief says this from now on.
     Brief(String),
-    /// The view as it was before the last rewrite.
+    /// The view as it was before the last change that stands.
     Undo,
     /// The next fold keeps this above all.
     Focus(String),
@@ -51,7 +51,7 @@ impl Steer {
             Steer::Clear(at) => format!("message {at} became a placeholder"),
             Steer::Evict(at) => format!("message {at} became a preview"),
             Steer::Brief(_) => "a person wrote it".to_owned(),
-            Steer::Undo => "the view before the last rewrite".to_owned(),
+            Steer::Undo => "the last change was taken back".to_owned(),
             Steer::Focus(_) => "the fold had a focus".to_owned(),
         };
         format!("{}: {what}, asked for by a person", self.as_str())

@@ -136,6 +136,7 @@ pub(in crate::proxy) fn account(
     events.extend(dropped.map(|exact| dropped_event(&prepared, exact)));
     // What a server counted of the messages that it kept is no count of what was sent.
     let counted = counted.filter(|_| dropped.is_none() && !far_below);
+    events[0].data["client_tokens"] = json!(prepared.client_tokens(counted.unwrap_or(prepared.made.tokens)));
     let answered = counted.or(prepared.made.sureness.is_exact().then_some(prepared.made.tokens));
     if let Some(prompt) = answered.filter(|_| *end == relay::End::Complete && dropped.is_none()) {
         app.measure.windows.answered(&upstream, &prepared.request.model, prompt);

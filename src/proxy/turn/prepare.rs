@@ -19,21 +19,21 @@ use super::head::{Head, head};
 use super::history::{History, known};
 use super::measured::{Measured, Wishes, measured, uncounted};
 use super::phases::Phases;
-use super::prepared::{Made, Past, Prepared, Sending, Told, Wanted};
+use super::prepared::{Made, Past, Prepared, Sending, Told, Wanted, in_proportion};
 use super::rules::Ruled;
 use super::situation::{Situation, of_request};
 use super::stage::Stage;
 use super::system::Indexed;
 use super::{gauge, retold};
 use crate::conversation::edit::{Edit, Rule, View};
-use crate::conversation::{Message, Role};
+use crate::conversation::{Message, Role, Tokens};
 use crate::guard::triggers::Pace;
 use crate::measure::Sureness;
 use crate::plan::{self, Facts, Lines, Plan, Regions};
 use crate::proxy::state::gauge::reasons;
 use crate::proxy::state::standing;
 use crate::proxy::{App, Error};
-use crate::recall::missed;
+use crate::recall::{self, missed};
 use crate::upstream::{Kind, Upstream};
 use crate::wire::openai_chat::Request;
 
@@ -42,6 +42,8 @@ struct Planned {
     drafted: Drafted,
     /// The client's history, with edits made earlier.
     before: Regions,
+    /// Prompt tokens of the client's history without any.
+    client: Tokens,
     /// The lines that were looked at.
     lines: Lines,
     /// Seconds that making the view took, with what was made ahead of it.
@@ -129,16 +131,19 @@ async fn planned(
         let usually = plan::output_reserved(facts.window, facts.head(), draft.request.max_tokens, configured);
         Lines::of(&Facts { output_reserved: usually.max(facts.output_reserved), ..facts.clone() }, usual)
     });
+    let (mut client, counted) = (unchanged(draft, &facts), draft.counted.is_some());
+    let offered = if draft.request.offers() { tool_of_ours(app, draft) } else { 0 };
     let started = Instant::now();
     let drafted = drafted(app, draft, facts, sureness, head.tools.as_ref()).boxed().await?;
     let mut seconds = started.elapsed().as_secs_f64();
     let mut before = drafted.plan.before;
     // Before, the tools were not there.
-    before.tools = match &head.admitted {
-        Some(admitted) => admitted.list.sent,
-        None => before.tools.saturating_sub(drafted.added),
-    };
-    before.system += head.indexed.as_ref().map_or(0, Indexed::saved);
+    let sent = head.admitted.as_ref().map(|admitted| admitted.list.sent);
+    before.tools = sent.unwrap_or_else(|| before.tools.saturating_sub(drafted.added));
+    client.tools = sent.unwrap_or_else(|| client.tools.saturating_sub(offered));
+    let indexed = head.indexed.as_ref().map_or(0, Indexed::saved);
+    before.system += indexed;
+    client.system += indexed;
     if let Some((ahead, since)) = ahead {
         seconds += ahead.seconds;
         // Without it, the prompt would be what was forwarded last and what came since.
@@ -146,7 +151,29 @@ async fn planned(
         before = Regions { history: was.history.saturating_add(since), ..was };
     }
     let lines = lines.unwrap_or(drafted.plan.lines);
-    Ok(Planned { drafted, before, lines, seconds })
+    let client = match drafted.sureness.is_exact() && !counted {
+        // What was estimated of it is as far off as what was estimated of the view, which was counted since.
+        true => in_proportion(client.prompt(), drafted.tokens, drafted.plan.after.prompt()),
+        false => client.prompt(),
+    };
+    Ok(Planned { drafted, before, client, lines, seconds })
+}
+
+/// What the client's history takes, had nothing ever been rewritten in it.
+fn unchanged(draft: &Draft<'_>, facts: &Facts) -> Regions {
+    let conversation = &draft.request.conversation;
+    if facts.view.edits.is_empty() {
+        return Regions::of(conversation, facts, &draft.policy);
+    }
+    let (view, edit_costs) = (View::default(), Vec::new());
+    Regions::of(conversation, &Facts { view, edit_costs, told: None, ..facts.clone() }, &draft.policy)
+}
+
+/// Tokens of the tool that reads back what left the prompt.
+fn tool_of_ours(app: &App, draft: &Draft<'_>) -> Tokens {
+    let situation = draft.situation;
+    let definition = recall::definition(situation.policy.digest_model.is_some());
+    app.measure.text(&situation.key, situation.own.as_deref(), &definition)
 }
 
 /// The request as it is sent, and all that is told and kept of it.
@@ -163,7 +190,7 @@ fn prepared(
     let Situation { attempt, window, policy, history, key, own, pace, .. } = situation;
     let Head { tools, admitted, indexed, .. } = head;
     let Wishes { standing, scope, ruled, granted } = wishes;
-    let Planned { drafted, before, lines, seconds } = planned;
+    let Planned { drafted, before, client, lines, seconds } = planned;
     let Settled { request, at_head, wanted, warnings } = settled;
     let is_fork = history.inherits.is_some();
     let History { chain, located, repeats_a_beginning, id, session, stored, ahead, switched, .. } = history;
@@ -182,6 +209,7 @@ fn prepared(
     let more = made_ahead.chain(granted.originals).chain(left_out);
     let weighed = known(app, &id, &chain, &view, &key);
     let waits = waits(&pace, &drafted.plan);
+    let was = (view != stored).then(|| stored.mark());
     let (view_changed, view) = (view != stored, View { messages: request.conversation.body.len(), ..view });
     Prepared {
         history: Past {
@@ -199,6 +227,7 @@ fn prepared(
         made: Made {
             view,
             view_changed,
+            was,
             originals: drafted.originals.into_iter().chain(more).collect(),
             out: drafted.out,
             body: drafted.body,
@@ -206,6 +235,7 @@ fn prepared(
             sureness: drafted.sureness,
             lowered: drafted.lowered,
             before,
+            client,
             after: drafted.plan.after,
             lines,
             seconds,

@@ -86,6 +86,8 @@ pub(in crate::proxy) struct Made {
     pub(in crate::proxy) view: View,
     /// Whether the view is new.
     pub(in crate::proxy) view_changed: bool,
+    /// The mark of the view before, where it is another.
+    pub(in crate::proxy) was: Option<Digest>,
     /// Originals that leave the prompt with this view.
     pub(in crate::proxy) originals: Vec<Original>,
     /// The messages of the view.
@@ -100,6 +102,8 @@ pub(in crate::proxy) struct Made {
     pub(in crate::proxy) lowered: Option<(Tokens, Tokens)>,
     /// The client's history, with edits made earlier, by region.
     pub(in crate::proxy) before: Regions,
+    /// Prompt tokens of the client's history, had nothing ever been rewritten, as sure as `tokens` are.
+    pub(in crate::proxy) client: Tokens,
     /// The view, by region.
     pub(in crate::proxy) after: Regions,
     /// The lines that were looked at.
@@ -174,6 +178,12 @@ pub(in crate::proxy) struct Wording {
     pub(in crate::proxy) tokens: Tokens,
 }
 
+/// An estimate that is as far off as another one, of which it is known how many tokens it has.
+pub(super) fn in_proportion(estimate: Tokens, known: Tokens, estimated: Tokens) -> Tokens {
+    let scaled = u64::from(estimate) * u64::from(known) / u64::from(estimated.max(1));
+    Tokens::try_from(scaled).unwrap_or(Tokens::MAX)
+}
+
 impl Prepared {
     /// How it is said.
     pub(in crate::proxy) fn wording(&self) -> Wording {
@@ -213,6 +223,16 @@ impl Prepared {
     /// What the conversation is called.
     pub(in crate::proxy) fn title(&self) -> String {
         self.wishes.standing.title.clone().unwrap_or_else(|| title(&self.request.conversation))
+    }
+
+    /// About the tokens of what the client sent, where its prompt was counted to have so many as it was forwarded.
+    pub(in crate::proxy) fn client_tokens(&self, prompt: Tokens) -> Tokens {
+        let Made { client, tokens, sureness, .. } = self.made;
+        if !sureness.is_exact() {
+            return in_proportion(client, prompt, tokens);
+        }
+        let found = i64::from(prompt) - i64::from(tokens);
+        client.saturating_add_signed(i32::try_from(found).unwrap_or(0))
     }
 
     /// (prompt + output reserved) / window.

@@ -94,7 +94,9 @@ pub(super) fn asked(app: &App, draft: &Draft<'_>, made: &Drafted) -> Option<Aske
     // Whoever asks for a fold asks the model nothing with it.
     let folds = draft.policy.client.compact.as_ref().is_some_and(Compact::is_now);
     let known = situation.known_window() < UNKNOWN_WINDOW;
-    if off || folds || !once || !known || !made.view.lacks() || remind::is_behind(&made.view, last) {
+    // A person took it back here.
+    let quiet = situation.history.chain.last().is_some_and(|end| draft.wanted.quiet.contains(end));
+    if off || quiet || folds || !once || !known || !made.view.lacks() || remind::is_behind(&made.view, last) {
         return None;
     }
     let mut cue = remind::cue(body)?;

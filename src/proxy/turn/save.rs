@@ -243,7 +243,13 @@ fn compaction(upstream: &Upstream, prepared: &Prepared) -> serde_json::Value {
         "after": regions(&prepared.made.after), "prompt_tokens": prepared.made.tokens,
         "prompt_tokens_source": source.as_str(), "model": upstream.canonical(&prepared.request.model),
         "task": prepared.policy.task, "seconds": rounded(prepared.made.seconds), "focus": null, "depth": depth(&prepared.made.view),
+        "was": was(prepared),
     })
+}
+
+/// The mark of the view before, where a request makes another one.
+fn was(prepared: &Prepared) -> Option<String> {
+    prepared.made.was.filter(|_| prepared.made.view_changed).map(|mark| mark.hex())
 }
 
 /// How many messages of a conversation stand as its brief.
@@ -307,6 +313,8 @@ struct Prompt<'a> {
     window_source: &'a str,
     prompt_tokens: Tokens,
     prompt_tokens_source: &'a str,
+    /// About what the client's history takes without any rewrite.
+    client_tokens: Tokens,
     pressure: f64,
     regions: Parts,
     counts: &'a BTreeMap<String, Tokens>,
@@ -358,6 +366,7 @@ fn state(prepared: &Prepared, kept: &Kept, gauge: &Gauge) -> String {
         window_source: &prepared.window.source,
         prompt_tokens: gauge.regions.prompt(),
         prompt_tokens_source: gauge.source,
+        client_tokens: prepared.client_tokens(gauge.regions.prompt()),
         pressure: gauge.pressure(prepared.window.tokens),
         regions: Parts::of(&gauge.regions),
         counts: &gauge.counts,
@@ -433,7 +442,7 @@ fn recalled_ahead(prepared: &Prepared) -> Option<Value> {
                 Some(remind::Of::Trouble) => "trouble",
                 _ => "words",
             };
-            Some(json!({"message": at, "of": of, "why": why, "tokens": tokens::edit(edit)}))
+            Some(json!({"message": at, "of": of, "why": why, "tokens": tokens::edit(edit), "was": was(prepared)}))
         }
         _ => None,
     })

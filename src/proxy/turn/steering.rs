@@ -12,7 +12,7 @@ use crate::proxy::state::standing::{Standing, text};
 use crate::proxy::state::steer::Steer;
 use crate::proxy::state::view::{Subject, make_view};
 use crate::proxy::{App, Error};
-use crate::store::Original;
+use crate::store::{ConversationRow, Original};
 
 /// Longest brief that a person may write (bytes).
 const LONGEST_BRIEF: usize = 64 * 1024;
@@ -83,7 +83,10 @@ pub(in crate::proxy) fn steered(
     what: &Steer,
 ) -> Result<(View, Vec<Original>), Error> {
     match what {
-        Steer::Restore(at) => Ok((restored(subject.old, *at, subject.conversation.body.len())?, Vec::new())),
+        Steer::Restore(at) | Steer::Clear(at) | Steer::Evict(at) if *at >= subject.conversation.body.len() => {
+            Err(absent(app, subject.id, *at))
+        }
+        Steer::Restore(at) => Ok((restored(subject.old, *at)?, Vec::new())),
         Steer::Clear(at) => taken_out(app, subject, *at, Action::Placeholder { at: *at, budget: 0 }),
         Steer::Evict(at) => {
             let tokens = subject.conversation.body.get(*at).map_or(0, |m| app.measure.count(subject.key, &m.text));
@@ -91,14 +94,14 @@ pub(in crate::proxy) fn steered(
         }
         Steer::Brief(text) => Ok((rebriefed(subject.old, text)?, Vec::new())),
         Steer::Focus(focus) => focused(focus).map(|()| (subject.old.clone(), Vec::new())),
-        Steer::Undo => Err(nothing("only the last rewrite can be undone")),
+        Steer::Undo => Err(nothing("only the last change can be undone")),
     }
 }
 
 /// A view in which one result is replaced, made as the rules make it.
 fn taken_out(app: &App, subject: &Subject<'_>, at: usize, action: Action) -> Result<(View, Vec<Original>), Error> {
     let body = &subject.conversation.body;
-    let message = body.get(at).ok_or_else(|| absent(at, body.len()))?;
+    let message = body.get(at).ok_or_else(|| absent(app, subject.id, at))?;
     if message.role != Role::Tool {
         let hint = "what people and the model said is folded, not cleared";
         return Err(Error::client(400, "not_a_result", format!("message {at} is no tool result"), hint));
@@ -123,10 +126,7 @@ pub(in crate::proxy) fn focused(focus: &str) -> Result<(), Error> {
 }
 
 /// A view in which a message stands as it came.
-fn restored(old: &View, at: usize, messages: usize) -> Result<View, Error> {
-    if at >= messages {
-        return Err(absent(at, messages));
-    }
+fn restored(old: &View, at: usize) -> Result<View, Error> {
     if old.edits.iter().any(|edit| matches!(edit, Edit::Fold { .. }) && edit.touches(at)) {
         let hint = "pin it, undo the fold, or edit the brief so that it says what is missed";
         return Err(Error::client(409, "folded", format!("message {at} is folded into the brief"), hint));
@@ -157,7 +157,27 @@ pub(in crate::proxy) fn nothing(why: &str) -> Error {
     Error::client(409, "nothing_to_do", why, "")
 }
 
-pub(in crate::proxy) fn absent(at: usize, messages: usize) -> Error {
-    let message = format!("there is no message {at}: the conversation has {messages}, counted from 0");
+/// That a conversation has no message of a number.
+pub(in crate::proxy) fn no_message(row: &ConversationRow, at: usize) -> Error {
+    let has = match row.messages() {
+        0 => "no messages on record".to_owned(),
+        1 => "message 0 alone".to_owned(),
+        n => format!("messages 0 to {}", n - 1),
+    };
+    let message = format!("there is no message {at}: conversation {} has {has}", row.id);
     Error::client(404, "not_found", message, "")
+}
+
+/// Why a message of a conversation cannot be changed that its history does not have.
+pub(in crate::proxy) fn absent(app: &App, id: &str, at: usize) -> Error {
+    let row = match app.store.conversation(id) {
+        Ok(Some(row)) => row,
+        Ok(None) => return Error::client(404, "not_found", format!("there is no message {at}"), ""),
+        Err(e) => return e.into(),
+    };
+    if row.replied && at == row.depth {
+        let message = format!("message {at} is the last reply, and its client has not sent it back yet");
+        return Error::client(404, "not_found", message, "it can be changed from the next request on");
+    }
+    no_message(&row, at)
 }

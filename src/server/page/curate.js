@@ -89,7 +89,7 @@ export function Curate({ id, model }) {
       <table><thead><tr><th scope="col"></th><th scope="col" class="num">Turn</th><th scope="col">Begins with</th><th scope="col" class="num">Tokens</th><th scope="col"></th></tr></thead>
         <tbody>${rows.map(({ name, what, part, more }) => html`<tr key=${name} class=${`${chosen.has(name) ? "chosen" : ""} ${what}`} onclick=${(e) => { if (e.target.tagName !== "INPUT") toggle(name); }}>
           <td><input type="checkbox" value=${name} aria-label=${`${what} ${name}`} checked=${chosen.has(name)} onchange=${() => toggle(name)} /></td>
-          <td class="num">${name}</td><td>${part.words}</td><td class="num">${count(part.tokens)}</td><td class="soft">${more}</td></tr>`)}</tbody></table>`}</div>
+          <td class="num">${name}</td><td>${part.words}</td><td class="num" title=${`about ${count(part.tokens)} tokens`}>~${count(part.tokens)}</td><td class="soft">${more}</td></tr>`)}</tbody></table>`}</div>
     <div aria-live="polite">${said?.problem && html`<p class="wrong">${said.problem.message}</p>`}
       ${said?.built && html`<p class="why" id="built">${count(said.built.messages.length)} messages, about ${count(said.built.tokens)} tokens. ${said.built.notes.join(" · ")}</p>`}</div>
     <div class="buttons"><${Button} onclick=${(e) => e.target.closest("dialog").close()}>Close<//><button class="btn" type="submit">Download messages.json</button><button class="btn primary" type="button" onclick=${go}>Continue here</button></div></form><//>`;

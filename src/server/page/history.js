@@ -187,11 +187,11 @@ function Message({ at, message, pinned, ...more }) {
   if (!message) return html`<div ...${more} class="row" id=${`m${at}`}><span class="n">${at}</span><span>…</span></div>`;
   const changed = message.became !== "same" && message.became !== "folded";
   const seen = message.became === "same" ? "as it is" : message.became === "folded" ? "in the brief"
-    : html`<b>${VIEW[message.became] ?? message.became}${message.became.startsWith("with_") ? "" : ` · ${count(message.view_tokens)} tokens`}</b> ${message.seen ?? ""}`;
+    : html`<b>${VIEW[message.became] ?? message.became}${message.became.startsWith("with_") ? "" : ` · about ${count(message.view_tokens)} tokens`}</b> ${message.seen ?? ""}`;
   const call = spoken(message.calls[0] ?? message.call ?? "");
   return html`<div ...${more} class=${`row ${message.became === "folded" ? "inside" : changed ? "changed" : "same"}`} id=${`m${at}`}><span class="n">${at}</span><span class="who">${WHO[message.role] ?? message.role}</span>
     <span class="t">${pinned && html`<span class="mark">pinned</span>`}${call && html`<code>${call}</code> `}${message.words || (call ? "" : message.media ? "(media)" : "(empty)")}</span>
-    <span class="k">${count(message.tokens)}</span><span class="v">${seen}</span></div>`;
+    <span class="k" title=${`about ${count(message.tokens)} tokens`}>~${count(message.tokens)}</span><span class="v">${seen}</span></div>`;
 }
 
 // `rows`: all of it, or what fits a filter. `go`: a message to bring into sight, once for each new object.

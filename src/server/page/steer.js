@@ -19,7 +19,7 @@ function Price({ answer }) {
     ["evaluated again with the next request", `${again}${count(answer.evaluated_again)} tokens`],
     ["that takes about", answer.evaluated_again === 0 ? "no time" : seconds(answer.seconds)],
   ];
-  return html`<dl class="price">${lines.filter(Boolean).map(([what, value]) => html`<dt key=${what}>${what}</dt><dd>${value}</dd>`)}</dl>
+  return html`${answer.takes_back && html`<p class="why" id="takes-back">Takes back ${answer.takes_back}.</p>`}<dl class="price">${lines.filter(Boolean).map(([what, value]) => html`<dt key=${what}>${what}</dt><dd>${value}</dd>`)}</dl>
     ${answer.brief && html`<details open><summary>${answer.written_by_a_model ? "The brief, as the model wrote it" : "The brief, made without a model"}</summary><pre tabindex="0">${answer.brief}</pre></details>`}
     ${answer.note && html`<p class="why">${answer.note}</p>`}
     ${answer.when === "next_break" && html`<p class="why">It waits until the prompt is rewritten anyway.</p>`}`;
@@ -128,12 +128,12 @@ export function Actions({ seen, changed, sent }) {
     explain: "Older messages become a brief. Their originals stay, word for word. If it waits, only the focus waits, for the next fold.",
     first: { label: "Read the brief first", values: { write_brief: true }, waits: "the model writes the brief" },
   });
-  const undo = () => ask("Undo the last rewrite", path("undo"), {}, {
-    verb: "Undo", changed, waits: false, explain: "The model sees the conversation as before the last rewrite. What is pinned stays pinned. Undo again takes that back.",
+  const undo = () => ask("Undo the last change", path("undo"), {}, {
+    verb: "Undo", changed, waits: false, explain: "The model sees the conversation as before it. What is pinned stays pinned. Undo again takes back the change before that.",
   });
   return html`<div class="actions"><${Button} onclick=${() => pinRule(seen.id, changed)}>Pin a rule…<//><${Button} onclick=${fold}>Fold now…<//>
     ${seen.fold && html`<${Button} onclick=${() => editBrief(seen.id, seen.fold.brief, changed)}>Edit the brief…<//>`}
-    ${seen.rewrites.length > 0 && html`<${Button} onclick=${undo}>Undo last…<//>`}
+    ${(seen.rewrites.length > 0 || seen.did.recalled_ahead > 0) && html`<${Button} onclick=${undo}>Undo last…<//>`}
     <${Button} onclick=${() => open(html`<${Curate} id=${seen.id} model=${seen.model} />`)}>Build new…<//><${Button} onclick=${sent}>As sent…<//></div>`;
 }
 

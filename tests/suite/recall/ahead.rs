@@ -112,6 +112,48 @@ fn what_does_not_help_comes_back_no_more() {
     assert_eq!(say(json!({"message": at, "helps": false})).status, 400);
 }
 
+/// An undo behind it takes back what came back, and nothing else: the fold stands, is booked, and is not marked as undone. It does not
+/// come back behind the same message, however often that is sent.
+#[test]
+fn what_came_back_is_taken_back_by_itself() {
+    let (fake, proxy, chat) = folded("");
+    let asked = chat.user(ASKED);
+    let id = proxy.chat(&asked).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    assert!(last_words(&fake.last()).contains(FACT));
+    let base = format!("/windowsill/conversations/{id}");
+    let undo = |body: &[u8]| proxy.post(&format!("{base}/undo"), &[], body);
+    let did = || {
+        let seen = proxy.get(&format!("{base}/insight")).ok().json();
+        let undone = seen["rewrites"].as_array().unwrap().iter().filter(|event| event["undone"] == true).count();
+        (seen["did"]["compactions"].clone(), seen["did"]["freed_tokens"].clone(), seen["client_tokens"].clone(), undone)
+    };
+    let before = did();
+    let at = asked.messages.len() - 2;
+    let price = undo(b"{\"dry_run\": true}").ok().json();
+    assert_eq!(price["takes_back"], format!("what came back by itself with message {at}"));
+    assert!(price["after"].as_u64() < price["before"].as_u64(), "{price}");
+    undo(b"{}").ok();
+    assert_eq!(did(), before);
+    let bare = |sent: &Chat| {
+        proxy.chat(sent).ok();
+        fake.last().messages().iter().all(|message| !text(message).contains(FACT))
+    };
+    assert!(bare(&asked) && bare(&asked), "it stays away: {}", last_words(&fake.last()));
+    let prompt = proxy.eventually(&base, |row| row["state"]["prompt_tokens"] == price["after"]);
+    assert_eq!(prompt["state"]["prompt_tokens_source"], "counted by the server");
+    assert!(bare(&asked.clone().assistant("Somewhere.").user("Thanks.")));
+    let next = undo(b"{\"dry_run\": true}").ok().json();
+    assert!(next["takes_back"].as_str().unwrap().starts_with("the rewrite that folded "), "{next}");
+    let told = proxy.get(&format!("{base}/insight")).ok().json()["rewrites"].clone();
+    let last = told.as_array().unwrap().last().unwrap()["told"].as_str().unwrap();
+    assert!(last.starts_with("Took back what came back by itself with message "), "{last}");
+    // Nor does it before another server, to which all of it is new.
+    let other = format!("[[upstream]]\nname = \"other\"\nurl = \"{}\"\n", fake.url());
+    let proxy = TestProxy::at(proxy.stop(), &[], &other);
+    assert_eq!(proxy.chat(&asked).ok().header("x-windowsill-conversation").unwrap(), id);
+    assert!(!last_words(&fake.last()).contains(FACT), "{}", last_words(&fake.last()));
+}
+
 #[test]
 fn nothing_comes_that_was_not_asked_for() {
     let (fake, proxy, chat) = folded("");

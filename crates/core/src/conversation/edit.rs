@@ -159,6 +159,11 @@ impl View {
         read.unwrap_or(0)
     }
 
+    /// What tells its edits from those of another view.
+    pub fn mark(&self) -> Digest {
+        Digest::of(&serde_json::to_vec(&self.edits).unwrap_or_default())
+    }
+
     /// The brief of its fold.
     pub fn brief(&self) -> Option<&str> {
         self.edits.iter().find_map(|edit| match edit {

@@ -7,6 +7,9 @@ use crate::preview::grouped_digits;
 /// Begins the number of messages between the ends of a fold that stay where they are: what is pinned, or was asked last.
 pub(super) const STAY: &str = ", of which stay ";
 
+/// Begins the reason of an undo, before what it took back.
+pub const TOOK_BACK: &str = "took back ";
+
 /// Reasons of what is made ahead of need: nobody has counted its prompt yet.
 pub fn foreseen(because: &[Because]) -> impl Iterator<Item = String> + '_ {
     let told = |why: &Because| {
@@ -82,9 +85,26 @@ pub struct Rewrite<'a> {
 /// What was done, why, and what came of it, in a sentence for people: "Folded 13 messages at 87 %, because the prompt had passed 3,400
 /// tokens: 3,562 → 1,204 tokens."
 pub fn sentence(rewrite: &Rewrite<'_>) -> String {
-    let facts: Vec<Fact<'_>> = rewrite.because.iter().filter_map(|why| Fact::read(why)).collect();
+    let facts = facts(rewrite);
+    let done = capital(&done(rewrite, &facts));
+    let at = share(rewrite).map_or(String::new(), |share| format!(" at {share} %"));
+    let why = why(rewrite, &facts).map_or(String::new(), |why| format!(", {why}"));
+    format!("{done}{at}{why}: {}.", sizes(rewrite))
+}
+
+/// A rewrite as what is taken back: "the rewrite that folded 13 messages (3,562 → 1,204 tokens)".
+pub fn named(rewrite: &Rewrite<'_>) -> String {
+    format!("the rewrite that {} ({})", done(rewrite, &facts(rewrite)), sizes(rewrite))
+}
+
+fn facts<'a>(rewrite: &Rewrite<'a>) -> Vec<Fact<'a>> {
+    rewrite.because.iter().filter_map(|why| Fact::read(why)).collect()
+}
+
+/// What a rewrite did, without its subject.
+fn done(rewrite: &Rewrite<'_>, facts: &[Fact<'_>]) -> String {
     let mut clauses: Vec<String> = Vec::new();
-    for clause in facts.iter().filter_map(Fact::clause).chain(bare(rewrite, &facts)) {
+    for clause in facts.iter().filter_map(Fact::clause).chain(bare(rewrite, facts)) {
         if !clauses.contains(&clause) {
             clauses.push(clause);
         }
@@ -92,12 +112,13 @@ pub fn sentence(rewrite: &Rewrite<'_>) -> String {
     if clauses.is_empty() {
         clauses.push(format!("changed the prompt ({})", rewrite.action));
     }
+    listed(&clauses)
+}
+
+fn sizes(rewrite: &Rewrite<'_>) -> String {
     let (before, after) = rewrite.tokens;
     let about = if rewrite.estimated { "about " } else { "" };
-    let done = capital(&listed(&clauses));
-    let at = share(rewrite).map_or(String::new(), |share| format!(" at {share} %"));
-    let why = why(rewrite, &facts).map_or(String::new(), |why| format!(", {why}"));
-    format!("{done}{at}{why}: {} → {about}{} tokens.", grouped(before), grouped(after))
+    format!("{} → {about}{} tokens", grouped(before), grouped(after))
 }
 
 /// One recorded reason.
@@ -140,6 +161,12 @@ impl<'a> Fact<'a> {
             "evict" if self.what.contains("replaced by a preview") => {
                 format!("put a preview in the place of {}", some("large result", "large results"))
             }
+            "evict" if self.what.contains(" became a preview") => {
+                format!("put a preview in the place of message {}", numbers().next()?)
+            }
+            "clear" if self.what.contains(" became a placeholder") => format!("cleared message {}", numbers().next()?),
+            "restore" => format!("brought message {} back in full", numbers().next()?),
+            "undo" if self.what.starts_with(TOOK_BACK) => self.what.to_owned(),
             "clear" if self.what.contains("old results") => format!("cleared {}", some("old result", "old results")),
             "repeat" => format!("pointed {} to where the same text stands", some("result", "results")),
             "truncate" => "cut what did not fit".to_owned(),
@@ -286,6 +313,29 @@ mod tests {
         assert!(
             told("clear,emergency", &[clear], |_| ()).contains("because the server refused the prompt as too long")
         );
+        let undo = because("undo", "took back the rewrite that folded 13 messages (3,562 → 1,204 tokens)", 3_400);
+        assert_eq!(
+            told("undo", &[undo], |r| r.asked_by = Some(AskedBy::User)),
+            "Took back the rewrite that folded 13 messages (3,562 → 1,204 tokens), as you asked: 3,562 → 1,204 tokens."
+        );
+        for (rule, what, is) in [
+            (
+                "restore",
+                "restore: message 26 stands in full again, asked for by a person",
+                "Brought message 26 back in full",
+            ),
+            ("clear", "clear: message 26 became a placeholder, asked for by a person", "Cleared message 26"),
+            (
+                "evict",
+                "evict: message 26 became a preview, asked for by a person",
+                "Put a preview in the place of message 26",
+            ),
+        ] {
+            let said = told(rule, &[because(rule, what, 0)], |r| r.asked_by = Some(AskedBy::User));
+            assert_eq!(said, format!("{is}, as you asked: 3,562 → 1,204 tokens."));
+        }
+        let rewrite = Rewrite { action: "brief", tokens: (9, 3), estimated: true, ..Rewrite::default() };
+        assert_eq!(named(&rewrite), "the rewrite that changed the brief (9 → about 3 tokens)");
         assert_eq!(told("odd", &[], |_| ()), "Changed the prompt (odd): 3,562 → 1,204 tokens.");
     }
 

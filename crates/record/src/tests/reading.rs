@@ -523,7 +523,7 @@ fn a_link_to_another_programs_file_is_left_alone() {
 }
 
 #[test]
-fn the_view_before_the_last_is_that_of_the_last_request_but_one() {
+fn earlier_views_are_looked_at_from_the_newest_on() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
     let texts = ["a", "b", "c", "d"];
@@ -532,20 +532,22 @@ fn the_view_before_the_last_is_that_of_the_last_request_but_one() {
         let view = Some((chain[depth - 1], view_of(depth, edits)));
         runtime().block_on(store.record(Batch { view, ..batch("c", &texts, 0) })).unwrap();
     };
-    let earlier = || store.earlier_view(&chain, |view| view);
-    assert_eq!(earlier().unwrap(), None);
+    let other_than =
+        |edits: &[Edit]| store.find_view(&chain, |view| view.edits != edits).unwrap().map(|view| view.edits);
+    assert_eq!(other_than(&[]), None);
     let (first, second) = (vec![text_edit(1, "b")], vec![text_edit(1, "b"), text_edit(3, "d")]);
     write(2, first.clone());
-    assert_eq!(earlier().unwrap().unwrap().edits, []);
+    assert_eq!(other_than(&first), None, "there was none before it");
     write(4, second.clone());
     // The part of it that holds for forks comes after it, and is no view of its own.
     write(3, vec![text_edit(2, "c")]);
-    assert_eq!(earlier().unwrap().unwrap().edits, first);
+    assert_eq!(other_than(&second), Some(first.clone()));
     write(4, first.clone());
-    assert_eq!(earlier().unwrap().unwrap().edits, second, "undo is undone, too");
-    // What looks like the view of now, as it would be made today, is none before it.
-    let unpinned = |view: View| if view.edits == second { view_of(4, first.clone()) } else { view };
-    assert_eq!(store.earlier_view(&chain, unpinned).unwrap().unwrap().edits, []);
+    assert_eq!(other_than(&first), Some(second.clone()));
+    assert_eq!(
+        store.find_view(&chain, |view| view.mark() == view_of(9, second.clone()).mark()).unwrap().unwrap().edits,
+        second
+    );
 }
 
 #[test]
