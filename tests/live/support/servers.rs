@@ -4,6 +4,7 @@ use std::fs::{File, read_to_string};
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use tempfile::TempDir;
@@ -149,6 +150,14 @@ impl Ollama {
     }
 }
 
+/// A folder of its own. Their names differ in digits alone, each of which is a token: previews name files in it, and one of another
+/// length in tokens has room for another line.
+fn home() -> TempDir {
+    static NUMBER: AtomicU32 = AtomicU32::new(100);
+    let name = format!("windowsill-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+    tempfile::Builder::new().prefix(&name).rand_bytes(0).tempdir().unwrap()
+}
+
 /// windowsill, and the folder of its record, which outlives a restart.
 pub(crate) struct Windowsill {
     server: Option<Server>,
@@ -182,7 +191,7 @@ impl Windowsill {
     fn serve(mut arguments: Vec<String>, settings: &[(&str, &str)], flags: &[&str]) -> Windowsill {
         arguments.extend(flags.iter().map(|f| (*f).to_owned()));
         let settings = settings.iter().map(|(k, v)| (format!("WINDOWSILL_{k}"), (*v).to_owned())).collect();
-        let mut windowsill = Windowsill { server: None, arguments, settings, home: tempfile::tempdir().unwrap() };
+        let mut windowsill = Windowsill { server: None, arguments, settings, home: home() };
         windowsill.start();
         windowsill
     }
