@@ -16,7 +16,6 @@ use super::Original;
 use super::history::{CHAIN, walk};
 use super::large::{self, text};
 use super::recent::Tip;
-use super::reply;
 use super::schema::sqlite_error;
 use super::types::{
     ConversationRow, Counted, Error, EventFilter, EventRow, Gone, Item, NodeRow, PathRow, Recalled, Reply, Rule,
@@ -298,9 +297,20 @@ pub(super) fn conversation(conn: &Connection, path: &Path, id: &str) -> Result<O
     }
 }
 
+/// What stands for the chain digest of a conversation's last reply.
+pub(super) fn place(conversation: &str) -> Digest {
+    Digest::of(format!("last reply of {conversation}").as_bytes())
+}
+
+/// Whether a conversation that stands at `tip` has a last reply.
+fn has_reply(conn: &Connection, conversation: &str, tip: &Digest) -> rusqlite::Result<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM node n JOIN node p ON p.id = n.parent WHERE n.chain = ?1 AND p.chain = ?2)";
+    conn.prepare_cached(sql)?.query_row(params![place(conversation).0, tip.0], |r| r.get(0))
+}
+
 fn conversation_row(conn: &Connection, r: &Row<'_>) -> rusqlite::Result<ConversationRow> {
     let (id, tip) = (r.get::<_, String>(0)?, Digest(r.get::<_, [u8; 16]>(6).unwrap_or_default()));
-    let replied = reply::is_there(conn, &id, &tip)?;
+    let replied = has_reply(conn, &id, &tip)?;
     let parent: Option<String> = r.get(1)?;
     let parent_depth: Option<usize> = r.get(2)?;
     Ok(ConversationRow {

@@ -10,17 +10,12 @@ use windowsill_core::conversation::Digest;
 
 use super::apply::Apply;
 use super::passages::{self, Source};
-use super::read::{NODE, node_row};
+use super::read::{NODE, node_row, place};
 use super::types::{Error, LastReply, Node, NodeRow};
 use super::{large, schema};
 
 /// The role of a reply.
 const ROLE: &str = "assistant";
-
-/// What stands for the chain digest of a conversation's last reply.
-fn place(conversation: &str) -> Digest {
-    Digest::of(format!("last reply of {conversation}").as_bytes())
-}
 
 /// The last reply of a conversation, if it answers the history that the conversation stands at.
 pub(super) fn last(conn: &Connection, conversation: &str) -> rusqlite::Result<Option<NodeRow>> {
@@ -28,12 +23,6 @@ pub(super) fn last(conn: &Connection, conversation: &str) -> rusqlite::Result<Op
         WHERE n.chain = ?1 AND p.chain = c.tip";
     let id: Option<i64> = conn.prepare_cached(sql)?.query_row([place(conversation).0], |r| r.get(0)).optional()?;
     id.map(|id| conn.prepare_cached(NODE)?.query_row([id], node_row)).transpose()
-}
-
-/// Whether a conversation that stands at `tip` has a last reply.
-pub(super) fn is_there(conn: &Connection, conversation: &str, tip: &Digest) -> rusqlite::Result<bool> {
-    let sql = "SELECT EXISTS (SELECT 1 FROM node n JOIN node p ON p.id = n.parent WHERE n.chain = ?1 AND p.chain = ?2)";
-    conn.prepare_cached(sql)?.query_row(params![place(conversation).0, tip.0], |r| r.get(0))
 }
 
 impl Apply<'_> {
