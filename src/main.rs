@@ -463,7 +463,15 @@ fn opened(config: &Config) -> Result<Record, Failure> {
 
 /// That nothing was recorded yet.
 fn no_conversations(config: &Config) -> Failure {
-    let hint = format!("point a client at http://{}, or try `windowsill launch`", config.listen);
+    let brief = std::time::Duration::from_millis(300);
+    let runs = std::net::TcpStream::connect_timeout(&config.listen, brief).is_ok();
+    let hint = match runs {
+        true => format!(
+            "something answers at {}: if that is a windowsill with another record, name its folder with --data-dir",
+            config.listen
+        ),
+        false => format!("point a client at http://{}, or try `windowsill launch`", config.listen),
+    };
     Failure::Bad(format!("no conversations yet in {}\n  hint: {hint}", config.data_dir.display()))
 }
 

@@ -95,7 +95,8 @@ pub(crate) fn show_plan(config: Config, of: &OfFile) -> Result<ExitCode, Failure
         out_json(&report)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let text = |key: &str| plain::line(report[key].as_str().unwrap_or("")).into_owned();
+    let text =
+        |key: &str| plain::line(report[key].as_str().filter(|s| !s.is_empty()).unwrap_or("not named")).into_owned();
     let number = |value: &Value| if value.is_u64() { tokens(value) } else { "unknown".to_owned() };
     let mut page = format!(
         "model    {}\nwindow   {} ({})\nprofile  {}\naction   {}\n\n{:<16}{:>12}{:>12}\n",

@@ -14,7 +14,7 @@ use crate::{Failure, note, opened, out, out_json, out_original, runtime};
 
 #[derive(Args)]
 pub(crate) struct Recall {
-    /// A record's id, CONVERSATION:MESSAGE, a conversation (as Markdown), or what to search for. Ids may be shortened to six letters.
+    /// A record's id, CONVERSATION:MESSAGE, a conversation (as Markdown), or what to search for. Of an id, the first four letters are enough where one of them is a digit, and six otherwise.
     what: String,
     /// Lines A to B only, counted from 1; of a result that came wrapped in JSON, those of the text inside.
     #[arg(long, value_name = "A..B")]

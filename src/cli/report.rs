@@ -76,7 +76,7 @@ fn page(report: &Value, since: Option<&str>) -> String {
         ("of them from the servers' caches", of("cached_tokens") + &share("cached_tokens", "prompt_tokens")),
         ("tokens taken out of prompts", of("kept_out_tokens")),
         ("of them read back by the model", of("read_back_tokens") + &share("read_back_tokens", "kept_out_tokens")),
-        ("of them came back by themselves", of("recalled_ahead_tokens")),
+        ("of them came back by themselves", "about ".to_owned() + &of("recalled_ahead_tokens")),
         ("rewrites", of("rewrites")),
         ("recalls by the model, and what they found", format!("{}, {}", of("recalls"), of("recalls_found"))),
         ("requests with which something came back", of("recalled_ahead")),

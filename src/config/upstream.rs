@@ -18,6 +18,9 @@ pub(crate) const KEYS: &[&str] =
 /// Those of them that are for a model that windowsill serves itself.
 const OF_MODELS: [&str; 4] = ["model", "chat_template_file", "kv_type", "gpu_layers"];
 
+/// Those that are for a server.
+const OF_SERVERS: [&str; 2] = ["api_key", "session_header"];
+
 /// What kind of server an upstream is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum UpstreamKind {
@@ -154,11 +157,8 @@ fn upstream(
         None => Some(UpstreamKind::Auto),
     };
     let embedded = kind == Some(UpstreamKind::Embedded);
-    if kind.is_some() && !embedded {
-        for (key, written) in OF_MODELS.iter().filter_map(|key| Some((key, values.get(*key)?))) {
-            let message = format!("`{key}` is for what windowsill serves itself, and this is a server");
-            problems.push(Problem::new(&written.place, message).hint("say kind = \"embedded\", or leave it out"));
-        }
+    if kind.is_some() {
+        misplaced(values, embedded, problems);
     }
     let mut file = |key: &str| {
         let written = values.get(key)?;
@@ -207,6 +207,24 @@ fn upstream(
         session_header: session_header.map(|name| name.value),
         place: place.clone(),
     })
+}
+
+/// Says which keys belong to the other sort of upstream: to a server, or to a model that windowsill serves itself. `url` has words of
+/// its own.
+fn misplaced(values: &BTreeMap<String, Written>, embedded: bool, problems: &mut Vec<Problem>) {
+    let keys: &[&str] = if embedded { &OF_SERVERS } else { &OF_MODELS };
+    for (key, written) in keys.iter().filter_map(|key| Some((key, values.get(*key)?))) {
+        let (message, hint) = match embedded {
+            true => {
+                ("is for a server, and this is a model that windowsill serves itself", format!("leave `{key}` out"))
+            }
+            false => (
+                "is for what windowsill serves itself, and this is a server",
+                "say kind = \"embedded\", or leave it out".into(),
+            ),
+        };
+        problems.push(Problem::new(&written.place, format!("`{key}` {message}")).hint(hint));
+    }
 }
 
 /// A name without a slash, so that `UPSTREAM/MODEL` is never in doubt.

@@ -231,12 +231,39 @@ fn continued(job: &Job<'_>, view: &[Out], instruction: &str) -> Bytes {
 }
 
 fn flat(job: &Job<'_>, instruction: &str) -> Bytes {
-    let own = (job.count)(instruction) + job.wanted.max_tokens + 64;
+    let text = question((job.messages, job.previous), (job.window, job.wanted.max_tokens), instruction, job.count);
+    write(job, &[openai_chat::new_message("user", &text)], &FLAT)
+}
+
+/// Fields that a request with a flat transcript does not have.
+const FLAT: [(&str, Option<String>); 2] = [("tools", None), ("tool_choice", None)];
+
+/// All that a model reads which is asked with a flat transcript of these messages, and of the brief before them, in a window of so many
+/// tokens, for so many.
+fn question(
+    (messages, previous): (&[&Message], Option<&str>),
+    (window, max_tokens): (Tokens, Tokens),
+    instruction: &str,
+    count: &dyn Fn(&str) -> Tokens,
+) -> String {
+    let own = count(instruction) + max_tokens + 64;
     // A tenth is left for what the estimate may miss.
-    let budget = (job.window.saturating_sub(own) / 10 * 9).max(64);
-    let transcript = brief::transcript(job.messages, job.previous, budget, job.count);
-    let text = format!("{transcript}\n\n{instruction}");
-    write(job, &[openai_chat::new_message("user", &text)], &[("tools", None), ("tool_choice", None)])
+    let budget = (window.saturating_sub(own) / 10 * 9).max(64);
+    format!("{}\n\n{instruction}", brief::transcript(messages, previous, budget, count))
+}
+
+/// A prompt as it would be asked with a flat transcript, and its words: what a brief costs is known before.
+pub fn foreseen(
+    request: &openai_chat::Request,
+    folded: (&[&Message], Option<&str>),
+    window: Tokens,
+    wanted: &Wanted<'_>,
+    count: &dyn Fn(&str) -> Tokens,
+) -> (Bytes, String) {
+    let instruction = brief::instruction(wanted.focus, wanted.max_tokens, None);
+    let text = question(folded, (window, wanted.max_tokens), &instruction, count);
+    let message = openai_chat::new_message("user", &text);
+    (openai_chat::write(request, &[message], &[("tools", None), ("tool_choice", None)]), text)
 }
 
 fn write(job: &Job<'_>, messages: &[Bytes], more: &[(&'static str, Option<String>)]) -> Bytes {

@@ -52,5 +52,5 @@ fn the_openai_sdk_keeps_its_state_here() {
 
 #[test]
 fn openai_agents_compact_their_sessions_here() {
-    drive_all(&[("agents-input", 14, true), ("agents-previous_response_id", 14, true)]);
+    drive_all(&[("agents-input", 14, true), ("agents-previous_response_id", 14, true), ("agents-auto", 14, true)]);
 }

@@ -7,7 +7,8 @@
 - previous     `previous_response_id`, then the responses are read again, listed and deleted
 - conversation `client.conversations`, with `context_management`
 - background   polled, read on from an event, canceled
-- agents-input, agents-previous_response_id   openai-agents' OpenAIResponsesCompactionSession
+- agents-input, agents-previous_response_id, agents-auto   openai-agents' OpenAIResponsesCompactionSession; with `auto`, streamed and not
+  stored, so that it sends what it has
 
 Prints what came of it as one JSON object.
 """
@@ -188,11 +189,16 @@ def agents(mode):
             name="terse",
             instructions="Be terse.",
             model=OpenAIResponsesModel(model=model, openai_client=ours),
-            # It takes no reply that was cut for an answer: the model stops by itself.
-            model_settings=ModelSettings(temperature=0, store=True, extra_body={"stop": ["\n", "."]}),
+            # It takes no reply that was cut for an answer: the model stops by itself, at the latest where it repeats a row of words.
+            model_settings=ModelSettings(temperature=0, store=mode != "auto", extra_body={"stop": list("\n.1234")}),
         )
         for n in range(TURNS):
-            result = await Runner.run(agent, text(n), session=session)
+            if mode == "auto":
+                result = Runner.run_streamed(agent, text(n), session=session)
+                async for _ in result.stream_events():
+                    pass
+            else:
+                result = await Runner.run(agent, text(n), session=session)
             told["turns"] += 1
             # Its compactions are counted with the run: the last request is the turn's own.
             told["largest"] = max(told["largest"], result.raw_responses[-1].usage.input_tokens)

@@ -119,6 +119,39 @@ fn a_price_knows_who_was_restarted() {
     assert!(words.contains("would read about "), "{words} {}", String::from_utf8_lossy(&out.stderr));
 }
 
+/// llama-server puts prompts aside in RAM, and tells nobody: an undo that goes back to one may cost next to nothing.
+#[test]
+fn the_price_of_an_undo_is_no_promise_before_a_llama_server() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let held = Arc::new(AtomicU64::new(0));
+    let told = Arc::clone(&held);
+    fake.script(move |seen| match seen.path() {
+        "/slots" => Play::Json(
+            200,
+            json!([{"id": 0, "n_ctx": 4096, "is_processing": false, "id_task": 1,
+                "n_prompt_tokens": told.load(Ordering::Relaxed)}]),
+        ),
+        _ => Play::Usual,
+    });
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
+    let mut sent = talk("garden").call("c", "read", json!({})).result("c", &prose(9, 900));
+    let id = begun(&proxy, &sent);
+    insight(&proxy, &id, has_requests(1));
+    ask(&proxy, &id, "clear", &json!({"message": sent.messages.len() - 2})).ok();
+    sent = sent.assistant("Read.").user("And now?");
+    begun(&proxy, &sent);
+    let seen = insight(&proxy, &id, has_requests(2));
+    held.store(seen["requests"][1]["prompt_tokens"].as_u64().unwrap(), Ordering::Relaxed);
+    let price = ask(&proxy, &id, "undo", &json!({"dry_run": true})).ok().json();
+    assert!(price["evaluated_again"].as_u64() > Some(0) && price["cache"] == "unsure", "{price}");
+    assert!(price["note"].as_str().unwrap().contains("--cache-ram"), "{price}");
+    ask(&proxy, &id, "undo", &json!({})).ok();
+    // With nothing rewritten, the client has what the model sees.
+    let seen = insight(&proxy, &id, |seen| seen["did"]["layers"]["undo"] == 1);
+    assert_eq!(seen["client_tokens"], seen["state"]["prompt_tokens"], "{seen}");
+    assert_eq!(seen["state"]["edits"], json!({}), "nothing is rewritten");
+}
+
 #[test]
 fn a_fold_that_no_model_writes_has_no_price_of_writing() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
@@ -137,6 +170,10 @@ fn a_fold_that_no_model_writes_has_no_price_of_writing() {
     price(&id, &json!({"dry_run": true, "write_brief": true}));
     let asked = fake.summaries().len();
     assert!(asked > 0);
+    // What it read is what was said.
+    let events = proxy.get(&format!("/windowsill/events?kind=model_usage&conversation={id}")).ok().json();
+    let summary = events["events"].as_array().unwrap().iter().find(|event| event["data"]["role"] == "summary").unwrap();
+    assert_eq!(summary["data"]["prompt_tokens"], first["brief_reads"], "{summary}");
     let second = price(&other, &json!({"dry_run": true}));
     assert_eq!((&second["brief_reads"], &second["brief_seconds"]), (&Value::Null, &Value::Null), "{second}");
     assert!(second["brief"].is_string() && second["written_by_a_model"] == false, "{second}");

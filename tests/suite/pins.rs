@@ -151,6 +151,10 @@ fn what_waits_for_a_break_costs_nothing_and_comes_with_it() {
     assert!(!it.forwarded(&sent).contains(RULE), "not yet");
     assert_eq!(it.pins()["pins"][0]["stands"], "waits");
     assert_eq!(it.pins()["waiting"].as_array().unwrap().len(), 1);
+    // To pin a message that stands there rewrites nothing: what waits goes on waiting.
+    let price = it.ask("pins", &json!({"message": 0})).ok().json();
+    assert_eq!((&price["evaluated_again"], &price["before"]), (&json!(0), &price["after"]), "{price}");
+    assert_eq!(it.pins()["pins"][0]["stands"], "waits");
     for n in 0..12 {
         sent = sent.assistant(&prose(50 + n, 900)).user(&format!("Next {n}?"));
         it.forwarded(&sent);

@@ -260,6 +260,8 @@ fn the_terminal_steers_as_the_page_does() {
     assert_eq!(view()[0]["rule"], "evict");
     assert_eq!(proxy.cli(&["brief", short]).status.code(), Some(1), "nothing is folded");
     assert!(said(&["pause", short]).contains("nothing is rewritten"));
+    assert!(said(&["context", short]).contains("You stopped rewriting here"), "the terminal says so");
+    assert!(said(&["pin", short]).contains("nothing is pinned"), "a list takes the beginning of an id");
     assert_eq!(proxy.get(&format!("/windowsill/conversations/{id}/pins")).ok().json()["paused"], true);
     said(&["unpause", short]);
     assert_eq!(proxy.get(&format!("/windowsill/conversations/{id}/pins")).ok().json()["paused"], false);

@@ -14,7 +14,7 @@ use super::passages::{self, Source};
 use super::read::{self, LINE};
 use super::types::{Hit, Passage};
 use windowsill_core::conversation::{Digest, Text};
-use windowsill_core::passage::{LONG, Query, columns, rarity, start};
+use windowsill_core::passage::{LONG, Looked, Query, columns, rarity, start};
 
 /// Passages that are looked at for one word, and for all words together.
 const FOR_ONE: usize = 3_000;
@@ -68,24 +68,25 @@ pub(super) fn search(
     }
     let limit = limit.min(MOST);
     let Candidates { ids, rarities } = candidates(conn, &mut query, &ranges, conversation.is_some())?;
-    let mut reader = Reader { conn, line, texts: HashMap::new(), kept: 0, hits: HashMap::new(), keep };
+    let mut reader = Reader { conn, query: &query, line, texts: HashMap::new(), kept: 0, seen: HashMap::new(), keep };
     let mut found: Vec<(i64, Passage)> = Vec::new();
     for id in ids {
         if found.len() >= limit + MORE {
             break;
         }
         let Some(range) = ranges.iter().find(|range| (range.first..=range.last).contains(&id)) else { continue };
-        let Some(hit) = reader.hit(id, range.upto)? else { continue };
-        let own = query.rank(&hit.text, &rarities);
-        let (said, center) = reader.beside(id, &hit, range.upto)?;
+        let Some(seen) = reader.passage(id, range.upto)? else { continue };
+        let own = seen.looked.rank(&query, &rarities);
+        let (said, center) = reader.beside(id, &seen, range.upto)?;
         let mut rank = own;
         if said.len() > 1 {
-            let all: Vec<&str> = said.iter().map(|hit| hit.text.as_str()).collect();
-            let all = query.rank(&all.join("\n"), &rarities);
+            let mut all = Looked::default();
+            said.iter().for_each(|one| all.add(&one.looked));
+            let all = all.rank(&query, &rarities);
             (rank.worth, rank.share) = (rank.worth.max(all.worth), rank.share.max(all.share));
             rank.words = rank.words.max(all.words);
         }
-        let said = said.iter().map(|one| Hit { exact: own.exact > 0, ..Hit::clone(one) }).collect();
+        let said = said.iter().map(|one| Hit { exact: own.exact > 0, ..one.hit.clone() }).collect();
         found.push((id, Passage { said, center, rank }));
     }
     found.sort_by(|(a, x), (b, y)| y.rank.partial_cmp(&x.rank).unwrap_or(std::cmp::Ordering::Equal).then(b.cmp(a)));
@@ -235,14 +236,21 @@ fn size(conn: &Connection, ranges: &[Range], scoped: bool) -> rusqlite::Result<O
     Ok(Some(all))
 }
 
+/// A passage that was read, and what of the query stands in it: many stand beside several others.
+struct Seen {
+    hit: Hit,
+    looked: Looked,
+}
+
 /// Reads passages, each text once where that is possible.
 struct Reader<'a> {
     conn: &'a Connection,
+    query: &'a Query,
     /// The messages on the way to a conversation's tip, where it forked from another one: what else that one recorded is not of it.
     line: HashSet<i64>,
     texts: HashMap<Source, Text>,
     kept: usize,
-    hits: HashMap<i64, Option<Rc<Hit>>>,
+    seen: HashMap<i64, Option<Rc<Seen>>>,
     keep: &'a mut dyn FnMut(&mut Hit) -> bool,
 }
 
@@ -256,8 +264,8 @@ struct Place {
 
 impl Reader<'_> {
     /// A passage, if it may be shown.
-    fn hit(&mut self, id: i64, upto: i64) -> rusqlite::Result<Option<Rc<Hit>>> {
-        if let Some(known) = self.hits.get(&id) {
+    fn passage(&mut self, id: i64, upto: i64) -> rusqlite::Result<Option<Rc<Seen>>> {
+        if let Some(known) = self.seen.get(&id) {
             return Ok(known.clone());
         }
         let sql = "SELECT source, at, start, length FROM passage WHERE id = ?1";
@@ -274,9 +282,10 @@ impl Reader<'_> {
                 Source::Original(original) => self.original(original, passages::conversation(id), &place)?,
             },
         };
-        let kept = read.and_then(|mut hit| (self.keep)(&mut hit).then(|| Rc::new(hit)));
-        self.hits.insert(id, kept.clone());
-        Ok(kept)
+        let kept = read.and_then(|mut hit| (self.keep)(&mut hit).then_some(hit));
+        let seen = kept.map(|hit| Rc::new(Seen { looked: self.query.look(&hit.text), hit }));
+        self.seen.insert(id, seen.clone());
+        Ok(seen)
     }
 
     /// Whether a fork has this of what the conversation before it recorded: a message on its own way, or a text of one that no
@@ -378,8 +387,9 @@ impl Reader<'_> {
     }
 
     /// A short message with its neighbors, as far as they are short, too; and which of them it is.
-    fn beside(&mut self, id: i64, hit: &Rc<Hit>, upto: i64) -> rusqlite::Result<(Vec<Rc<Hit>>, usize)> {
-        let mut said = vec![hit.clone()];
+    fn beside(&mut self, id: i64, seen: &Rc<Seen>, upto: i64) -> rusqlite::Result<(Vec<Rc<Seen>>, usize)> {
+        let hit = &seen.hit;
+        let mut said = vec![seen.clone()];
         let mut center = 0;
         let mut room = LONG.saturating_sub(columns(&hit.text));
         if hit.digest.is_none() || room == 0 || hit.span.0 > 0 || hit.goes_on {
@@ -388,10 +398,10 @@ impl Reader<'_> {
         let (mut before, mut after) = (true, true);
         for step in 1..=BESIDE {
             if before {
-                before = match self.neighbor(id - step, &said[0], upto, room, true)? {
+                before = match self.neighbor(id - step, &said[0].hit, upto, room, true)? {
                     None => false,
                     Some(one) => {
-                        room -= columns(&one.text);
+                        room -= columns(&one.hit.text);
                         said.insert(0, one);
                         center += 1;
                         true
@@ -399,11 +409,11 @@ impl Reader<'_> {
                 };
             }
             if after {
-                let last = said.last().unwrap_or(hit).clone();
-                after = match self.neighbor(id + step, &last, upto, room, false)? {
+                let last = said.last().unwrap_or(seen).clone();
+                after = match self.neighbor(id + step, &last.hit, upto, room, false)? {
                     None => false,
                     Some(one) => {
-                        room -= columns(&one.text);
+                        room -= columns(&one.hit.text);
                         said.push(one);
                         true
                     }
@@ -421,14 +431,15 @@ impl Reader<'_> {
         upto: i64,
         room: usize,
         is_before: bool,
-    ) -> rusqlite::Result<Option<Rc<Hit>>> {
-        let fits = |one: &Rc<Hit>| {
-            let (first, second) = if is_before { (&**one, beside) } else { (beside, &**one) };
+    ) -> rusqlite::Result<Option<Rc<Seen>>> {
+        let fits = |one: &Rc<Seen>| {
+            let one = &one.hit;
+            let (first, second) = if is_before { (one, beside) } else { (beside, one) };
             let whole = one.span.0 == 0 && !one.goes_on && columns(&one.text) <= room;
             let follows = first.at + 1 == second.at && first.digest.is_some() && second.parent == first.digest;
             one.conversation == beside.conversation && whole && follows
         };
-        Ok(self.hit(id, upto)?.filter(fits))
+        Ok(self.passage(id, upto)?.filter(fits))
     }
 }
 

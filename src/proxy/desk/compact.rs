@@ -15,8 +15,9 @@ use super::steer::wish;
 use crate::apply::{Applied, Words, Written};
 use crate::clock::now_ms;
 use crate::config::Resolved;
-use crate::conversation::edit::{Edit, View};
+use crate::conversation::edit::View;
 use crate::conversation::{Digest, Tokens};
+use crate::measure::tokens;
 use crate::plan::reason::AskedBy;
 use crate::plan::{Action, Because, Counting, Facts, Lines, Plan, Regions, Strategy};
 use crate::proxy::state::gauge::{reasons, regions};
@@ -25,12 +26,12 @@ use crate::proxy::state::standing::{Held, Standing, held, standing_of};
 use crate::proxy::state::steer::{Steer, When};
 use crate::proxy::state::view::{Intent, Subject, make_view, planned};
 use crate::proxy::turn::brief::{Ask, ask_for_brief, folded, is_asked, left_out};
-use crate::proxy::turn::save::{depth, rounded};
+use crate::proxy::turn::save::{counted_edits, depth, rounded};
 use crate::proxy::turn::situation::{Situation, of_record};
 use crate::proxy::turn::steering::{focused, nothing};
 use crate::proxy::{App, Error, aside, grouped};
 use crate::store::{Batch, ConversationRow, ConversationUpdate, Event};
-use crate::summarizer::Wanted;
+use crate::summarizer::{self, Wanted};
 use crate::upstream::ChatOptions;
 use crate::wire::openai_chat::Request;
 
@@ -85,6 +86,12 @@ impl<'a> Fold<'a> {
         let max_tokens = (budget.min(plan.lines.summary) / 4 * 3).min(policy.summary_max_tokens);
         let asks = matches!(policy.strategy, Strategy::Summarize | Strategy::Off);
         Ok(Fold { plan, to, focus: focus.or(ground.policy().focus.as_deref()), asks, max_tokens })
+    }
+
+    /// What is wanted of its brief.
+    fn wanted(&self, ground: &Ground) -> Wanted<'a> {
+        let temperature = ground.policy().summary_temperature;
+        Wanted { max_tokens: self.max_tokens, temperature, focus: self.focus }
     }
 
     /// What was written for it from a view, to be kept until it is made.
@@ -254,7 +261,7 @@ async fn priced_fold(app: &App, ground: &Ground, fold: &Fold<'_>, wanted: &Compa
     let mut told = priced(app, ground, &price, wanted.when, true);
     let own = (&ground.situation.upstream, ground.request.model.as_str());
     let asks = fold.asks && written.is_none() && is_asked(app, own, &ground.policy().summary_model).await;
-    let to_read = asks.then(|| reads(&ground.facts, fold.to));
+    let to_read = if asks { Some(reads(app, ground, fold).await) } else { None };
     let id = &ground.row.id;
     told["brief_reads"] = json!(to_read);
     told["brief_seconds"] = json!(to_read.and_then(|reads| brief_seconds(app, id, reads, fold.max_tokens)));
@@ -316,7 +323,7 @@ pub(super) async fn written_for(app: &App, ground: &Ground, old: &View, fold: &F
             messages: &messages,
             previous: previous.as_deref(),
             window: facts.window,
-            wanted: Wanted { max_tokens: fold.max_tokens, temperature: policy.summary_temperature, focus: fold.focus },
+            wanted: fold.wanted(ground),
         },
     )
     .await
@@ -443,6 +450,7 @@ pub(in crate::proxy) async fn record_view(
     let mut state = row.state.clone();
     if state.is_object() {
         gauge.write(&mut state);
+        state["edits"] = json!(counted_edits(&view));
         // Why nothing was done to the prompt of the last request says nothing of this one.
         state["waits"] = json!(undecided(ground, price.after));
     }
@@ -506,22 +514,13 @@ pub(in crate::proxy) fn scaled(tokens: Tokens, by: f64) -> Tokens {
     (f64::from(tokens) * by).round() as Tokens
 }
 
-/// Tokens that a model reads to write the brief of the messages before `to`: the last brief, and what that does not hold, as
-/// it stands in the view.
-fn reads(facts: &Facts, to: usize) -> Tokens {
-    let edits = || facts.view.edits.iter().zip(&facts.edit_costs);
-    let last = edits().find_map(|(edit, cost)| match edit {
-        Edit::Fold { to, .. } => Some((*to, *cost)),
-        _ => None,
-    });
-    let (from, brief) = last.unwrap_or((0, 0));
-    let shown = |at: usize| {
-        let cost = &facts.costs[at];
-        let text = edits().find_map(|(edit, put)| match edit {
-            Edit::Text { at: of, .. } if *of == at => Some(*put),
-            _ => None,
-        });
-        text.map_or_else(|| cost.total(), |text| text.saturating_add(cost.calls.iter().sum()))
-    };
-    (from..to.min(facts.costs.len())).map(shown).fold(brief, Tokens::saturating_add)
+/// Tokens that a model reads to write the brief of a fold: the whole question, as it is asked.
+async fn reads(app: &App, ground: &Ground, fold: &Fold<'_>) -> Tokens {
+    let Situation { key, own, upstream, .. } = &ground.situation;
+    let (messages, previous) = folded(&ground.request, ground.old(), fold.to);
+    let folded = (messages.as_slice(), previous.as_deref());
+    let count = |text: &str| app.measure.count(key, text);
+    let (body, text) = summarizer::foreseen(&ground.request, folded, ground.facts.window, &fold.wanted(ground), &count);
+    let counted = if own.is_none() && upstream.can_count() { upstream.count(&body).await.ok() } else { None };
+    counted.unwrap_or_else(|| app.measure.text(key, own.as_deref(), &text).saturating_add(tokens::AROUND))
 }

@@ -5,7 +5,9 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::record::{self, clipped, row_of};
+use super::sight::client_tokens;
 use super::timeline::{fold, size, view_of};
+use crate::conversation::edit::View;
 use crate::conversation::{Tokens, step};
 use crate::proxy::state::sizes::Sizes;
 use crate::proxy::{App, Error, Record};
@@ -156,9 +158,20 @@ fn rows(store: &Store, row: &ConversationRow) -> Result<Vec<NodeRow>, crate::sto
     Ok(rows)
 }
 
+/// How the sizes of turns are told: so that those of all messages are what the page says that the client has, without its system prompt
+/// and tools.
+fn sizes(rows: &[NodeRow], view: &View, state: &Value) -> Sizes {
+    let sizes = Sizes::of(state);
+    let told = state["messages"].as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or(rows.len());
+    let sum = |sizes: Sizes| rows.iter().take(told).map(|node| u64::from(size(sizes, node))).sum::<u64>();
+    let head: u64 = ["system", "tools", "media"].iter().filter_map(|region| state["regions"][*region].as_u64()).sum();
+    let all = client_tokens(state, view, || sum(sizes));
+    sizes.adding_up(sum(Sizes::default()), all.saturating_sub(head))
+}
+
 fn segments_in(store: &Store, row: &ConversationRow) -> Result<Value, Error> {
-    let (rows, fold) = (rows(store, row)?, fold(&view_of(store, row)?, &row.state));
-    let sizes = Sizes::of(&row.state);
+    let (rows, view) = (rows(store, row)?, view_of(store, row)?);
+    let (fold, sizes) = (fold(&view, &row.state), sizes(&rows, &view, &row.state));
     let all = turns(rows.iter().map(Part::of));
     let tokens = |from: usize, to: usize| -> Tokens {
         rows[from..to].iter().map(|node| size(sizes, node)).fold(0, Tokens::saturating_add)
@@ -223,8 +236,8 @@ fn shown(text: &str) -> String {
 }
 
 fn built(store: &Store, row: &ConversationRow, wanted: &[Chosen], briefs_wanted: &[usize]) -> Result<Value, Error> {
-    let (rows, fold) = (rows(store, row)?, fold(&view_of(store, row)?, &row.state));
-    let sizes = Sizes::of(&row.state);
+    let (rows, view) = (rows(store, row)?, view_of(store, row)?);
+    let (fold, sizes) = (fold(&view, &row.state), sizes(&rows, &view, &row.state));
     let all = turns(rows.iter().map(Part::of));
     let brief = briefs(&fold, &all);
     check(wanted, briefs_wanted, &all, brief.as_ref())?;
@@ -271,7 +284,8 @@ fn check(wanted: &[Chosen], briefs_wanted: &[usize], turns: &[Turn], brief: Opti
             return bad(message, "`windowsill build ID` lists them");
         };
         if of.step.is_some_and(|step| turn.step(step).is_none()) {
-            let message = format!("there is no step {of}: turn {} has {} steps", of.turn, turn.steps.len());
+            let (many, s) = (turn.steps.len(), if turn.steps.len() == 1 { "" } else { "s" });
+            let message = format!("there is no step {of}: turn {} has {many} step{s}", of.turn);
             return bad(message, "`windowsill build ID` lists them");
         }
     }

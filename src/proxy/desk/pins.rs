@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::compact::{Asked, Ground, ground, record_view};
 use super::price::{Price, price_of, priced};
 use super::record::{row_of, spoken};
-use super::steer::{fitting, note_steered, why};
+use super::steer::{SHORTEN, fitting, note_steered, why};
 use super::timeline::{size, view_of};
 use crate::clock::now_ms;
 use crate::conversation::edit::Edit;
@@ -46,7 +46,7 @@ pub struct Unpinned(pub u64);
 /// # Errors
 /// 404 for an unknown conversation.
 pub async fn pins(app: &Arc<App>, id: &str) -> Result<Value, Error> {
-    let (owned, id) = (Arc::clone(app), id.to_owned());
+    let (owned, id) = (Arc::clone(app), row_of(app, id)?.id);
     let work = async move {
         match ground(&owned, &id).await {
             Ok(ground) => Ok(listed(&ground)),
@@ -156,15 +156,17 @@ async fn restand(
 ) -> Result<Value, Error> {
     let started = Instant::now();
     let id = &ground.row.id;
-    let view = match when {
-        When::Now => {
-            with_pins(app, &ground.subject(), (&ground.facts, ground.policy()), ground.old().clone(), &standing)
-        }
-        When::NextBreak => ground.old().clone(),
+    let with = |standing: &Standing| {
+        with_pins(app, &ground.subject(), (&ground.facts, ground.policy()), ground.old().clone(), standing)
     };
+    let mut view = if when == When::Now { with(&standing) } else { ground.old().clone() };
+    // Where this change by itself rewrites nothing, pins that wait for a rewrite go on waiting.
+    if view.edits != ground.old().edits && view.edits == with(&ground.standing).edits {
+        view = ground.old().clone();
+    }
     let changes = view.edits != ground.old().edits;
     let price = if changes { price_of(app, ground, &view).await } else { Price::nothing(ground) };
-    fitting(app, ground, &price)?;
+    fitting(ground, &price, SHORTEN)?;
     if !dry_run {
         let about = Some((id.clone(), About::Standing(text(&standing))));
         let _turn = app.standing_turn.lock().await;

@@ -217,7 +217,8 @@ impl Sums {
                 model.milliseconds += n(&data["milliseconds"]);
                 if data["prefix"]["because"] == "rewrite" {
                     // An older record tells only what the last prompt lost, most of which the next one does not have.
-                    self.again += n(data["prefix"].get("again").unwrap_or(&data["prefix"]["lost"]));
+                    let again = n(data["prefix"].get("again").unwrap_or(&data["prefix"]["lost"]));
+                    self.again += again.min(data["evaluated_tokens"].as_u64().unwrap_or(u64::MAX));
                 }
             }
             _ => {}
@@ -286,7 +287,12 @@ mod tests {
                 json!({"role": "main", "model": "m", "prompt_tokens": 70, "cached_tokens": 50,
                 "evaluated_tokens": 20, "prompt_milliseconds": 400.0, "prefix": {"lost": 12, "again": 9, "because": "rewrite"}}),
             ),
-            event("model_usage", json!({"role": "summary", "by": "m", "evaluated_tokens": 5, "completion_tokens": 2})),
+            // What came back from what the server had put aside was not evaluated again.
+            event(
+                "model_usage",
+                json!({"role": "summary", "by": "m", "evaluated_tokens": 5, "completion_tokens": 2,
+                "prefix": {"lost": 12, "again": 900, "because": "rewrite"}}),
+            ),
             event("model_usage", json!("no object")),
         ] {
             sums.rewritten(&each);
@@ -299,7 +305,7 @@ mod tests {
         assert_eq!((of("recalls"), of("recalls_found"), of("read_back_tokens")), (2, 1, 40));
         assert_eq!(sums.worked(), (27, 0));
         assert_eq!((of("recalled_ahead"), of("recalled_ahead_tokens")), (1, 31));
-        assert_eq!((of("evaluated_again_tokens"), of("upkeep_tokens"), of("cached_tokens")), (9, 7, 50));
+        assert_eq!((of("evaluated_again_tokens"), of("upkeep_tokens"), of("cached_tokens")), (14, 7, 50));
         assert_eq!(out["not_waited_seconds"], 1.0, "50 tokens from the cache at 50 a second");
         // A request says itself what its client sent, whatever was rewritten before.
         sums.add(&event("model_usage", json!({"role": "main", "prompt_tokens": 30, "client_tokens": 100})));

@@ -207,11 +207,16 @@ pub(in crate::proxy) fn whole(store: &Store, what: &str, scope: Option<&str>) ->
     }
 }
 
+/// Whether what stands behind the first letter is the beginning of an id: three digits of one, as the commands show them. `cafe` and
+/// `race` are words that people search for, so that letters alone must be five.
+fn begins_an_id(rest: &str) -> bool {
+    let least = if rest.bytes().any(|b| b.is_ascii_digit()) { 3 } else { 5 };
+    rest.len() >= least && rest.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
 /// The record whose id begins so, where the word is no whole id and looks like the beginning of one.
 fn shortened(store: &Store, word: &str) -> Result<Option<String>, Error> {
-    let digits =
-        word.strip_prefix('r').filter(|digits| digits.len() >= 5 && digits.bytes().all(|b| b.is_ascii_hexdigit()));
-    if digits.is_none() {
+    if !word.strip_prefix('r').is_some_and(begins_an_id) {
         return Ok(None);
     }
     let mut found = store.originals_like(word)?;
@@ -224,10 +229,10 @@ fn shortened(store: &Store, word: &str) -> Result<Option<String>, Error> {
 
 /// The conversation that a word names: by its whole id, or by the beginning of one that is not a word people search for.
 fn named(store: &Store, word: &str) -> Result<Option<ConversationRow>, Error> {
-    let hex = |rest: &str| rest.len() >= 5 && rest.bytes().all(|b| b.is_ascii_hexdigit());
+    let is_id = word.strip_prefix('c').is_some_and(begins_an_id);
     match store.conversation(word) {
-        Ok(row) => Ok(row.filter(|row| row.id == word || word.strip_prefix('c').is_some_and(hex))),
-        Err(crate::store::Error::Ambiguous { .. }) if !word.strip_prefix('c').is_some_and(hex) => Ok(None),
+        Ok(row) => Ok(row.filter(|row| row.id == word || is_id)),
+        Err(crate::store::Error::Ambiguous { .. }) if !is_id => Ok(None),
         Err(e) => Err(ambiguous(e)),
     }
 }
@@ -415,6 +420,12 @@ pub(in crate::proxy) fn clipped(text: &str, characters: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn four_letters_of_an_id_are_enough_unless_they_are_a_word() {
+        assert!(["4ca", "97d", "84ff753e", "abcde"].iter().all(|rest| begins_an_id(rest)));
+        assert!(!["afe", "ade", "4c", "", "4cx"].iter().any(|rest| begins_an_id(rest)));
+    }
 
     #[test]
     fn ranges_of_lines() {

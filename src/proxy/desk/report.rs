@@ -76,8 +76,14 @@ pub async fn ready(app: &App) -> Result<(), Error> {
             return Ok(());
         }
     }
-    let hint = "start one, or name it with --upstream URL";
-    Err(Error::client(503, "not_ready", "no inference server answers yet", hint))
+    if app.config.upstreams.is_empty() {
+        let hint = "start one, or name it with --upstream URL";
+        return Err(Error::client(503, "not_ready", "no inference server answers yet", hint));
+    }
+    let named: Vec<String> =
+        app.servers.all.iter().map(|server| format!("{} at {}", server.name(), server.url())).collect();
+    let message = format!("no inference server answers: {}", named.join(", "));
+    Err(Error::client(503, "not_ready", message, "start it, or name another one with --upstream URL"))
 }
 
 /// `GET /metrics`, in Prometheus' text format.

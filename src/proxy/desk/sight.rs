@@ -18,6 +18,8 @@ use crate::guard::told;
 use crate::plan::shared_out;
 use crate::proxy::lookout::servers;
 use crate::proxy::state::sizes::Sizes;
+use crate::proxy::state::standing::{Standing, standing_in};
+use crate::proxy::state::steer::Steer;
 use crate::proxy::{App, Error, Record};
 use crate::store::{ConversationRow, EventFilter, EventRow, NodeRow, Store};
 
@@ -147,6 +149,9 @@ fn insight_in(
     out["guardrails"] = guardrails(&events);
     out["books"] = crate::proxy::turn::guard::books_json(&row.state, &config.ceiling, busy(&events));
     out["rewrites"] = json!(rewrites::told(&events));
+    let standing = standing_in(store, &row.id, None)?;
+    out["paused"] = json!(standing.paused);
+    out["state"]["waits"] = json!(waits(&row.state, &standing));
     out["advice"] = json!(advice(&out, &events, turns.len()));
     let adds = grows_by(&turns);
     out["grows_by"] = json!(adds);
@@ -156,6 +161,26 @@ fn insight_in(
     out["turns"] = json!(newest);
     out["requests"] = json!(newest);
     Ok(out)
+}
+
+/// Why nothing happens though a line is passed, what a person stopped, and what they have wait.
+fn waits(state: &Value, standing: &Standing) -> Vec<Value> {
+    let mut out = Vec::new();
+    if standing.paused {
+        out.push(json!(
+            "You stopped rewriting here: nothing is cleared or folded, and what no longer fits is refused. `windowsill unpause ID` takes \
+             it up again."
+        ));
+    } else {
+        out.extend(state["waits"].as_array().into_iter().flatten().cloned());
+    }
+    let names: Vec<&str> = standing.wishes.iter().map(Steer::as_str).collect();
+    match names.len() {
+        0 => {}
+        1 => out.push(json!(format!("One change of yours waits for the next rewrite: {}.", names[0]))),
+        n => out.push(json!(format!("{n} changes of yours wait for the next rewrite: {}.", names.join(", ")))),
+    }
+    out
 }
 
 fn number(value: &Value) -> u64 {
@@ -292,12 +317,13 @@ fn briefs(events: &[EventRow]) -> Option<Briefs> {
 
 /// About the tokens that the client's own history has with its system prompt and tools: those of its last request. `whole`: those of
 /// its messages, where an older version did not say.
-fn client_tokens(state: &Value, view: &View, whole: impl FnOnce() -> u64) -> u64 {
-    if let Some(told) = state["client_tokens"].as_u64() {
-        return told;
-    }
+pub(super) fn client_tokens(state: &Value, view: &View, whole: impl FnOnce() -> u64) -> u64 {
+    // Where the model sees all of it as it is, both are one.
     if view.edits.is_empty() {
         return number(&state["prompt_tokens"]);
+    }
+    if let Some(told) = state["client_tokens"].as_u64() {
+        return told;
     }
     let head = ["system", "tools", "media"].map(|region| number(&state["regions"][region]));
     head.into_iter().fold(whole(), u64::saturating_add)

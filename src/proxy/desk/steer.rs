@@ -12,6 +12,7 @@ use super::compact::{Asked, Ground, ground, record_view, whole_row};
 use super::price::{Price, price_of, priced};
 use super::rewrites::{self, Undoable};
 use super::timeline::view_of;
+use super::warm::Cache;
 use crate::admission::Listing;
 use crate::clock::now_ms;
 use crate::conversation::edit::{Edit, View};
@@ -23,9 +24,13 @@ use crate::proxy::turn::repinned::with_pins;
 use crate::proxy::turn::steering::{nothing, steered};
 use crate::proxy::{App, Error, aside, grouped};
 use crate::store::{Batch, Event};
+use crate::upstream::{Flavor, Kind};
 
 /// Events that are looked at for what can be undone, the newest.
 const CHANGES: usize = 5_000;
+
+/// What helps where a change would not fit.
+pub(in crate::proxy) const SHORTEN: &str = "clear or fold something first";
 
 /// Changes that may wait for one break.
 const WAITING: usize = 32;
@@ -64,7 +69,7 @@ async fn steer_now(app: &Arc<App>, id: &str, what: &Steer, when: When, dry_run: 
         }));
     }
     let price = price_of(app, &ground, &view).await;
-    fitting(app, &ground, &price)?;
+    fitting(&ground, &price, SHORTEN)?;
     if !dry_run {
         let batch = Batch { originals, ..Batch::default() };
         let because = vec![why(&ground, &price, what.as_str(), what.because())];
@@ -109,8 +114,13 @@ async fn undo(
     dry_run: bool,
     started: Instant,
 ) -> Result<Value, Error> {
-    let price = price_of(app, ground, &view).await;
-    fitting(app, ground, &price)?;
+    let mut price = price_of(app, ground, &view).await;
+    let keeps_older =
+        matches!(ground.situation.upstream.kind(), Some(Kind::LlamaServer { .. } | Kind::OpenAi(Flavor::LlamaSwap)));
+    if price.cache == Cache::Held && keeps_older && price.again > 0 {
+        price.cache = Cache::MayKeepOlder;
+    }
+    fitting(ground, &price, "what it would bring back no longer fits: restore single messages instead")?;
     if !dry_run {
         if let Some(behind) = last.behind.and_then(|at| ground.chain().get(at)) {
             change_standing(app, &ground.row.id, |standing| standing.keep_quiet(*behind)).await?;
@@ -164,7 +174,7 @@ fn earlier(app: &App, ground: &Ground) -> Result<(View, Undoable), Error> {
 }
 
 /// Refuses what would not fit, with the numbers.
-pub(in crate::proxy) fn fitting(_app: &App, ground: &Ground, price: &Price) -> Result<(), Error> {
+pub(in crate::proxy) fn fitting(ground: &Ground, price: &Price, hint: &str) -> Result<(), Error> {
     let window = ground.facts.window;
     let kept = plan::least_reserve(window);
     let most = window.saturating_sub(kept).saturating_sub(ground.facts.slack);
@@ -172,15 +182,15 @@ pub(in crate::proxy) fn fitting(_app: &App, ground: &Ground, price: &Price) -> R
         return Ok(());
     }
     let message = format!(
-        "the prompt would have {} tokens then, {} more than the {} that fit: the window has {}, of which at least {} are \
-         kept for the reply",
+        "the prompt would have {} tokens then, {} more than the {} that fit: the window has {}, of which {} stay free for the \
+         shortest reply",
         grouped(price.after),
         grouped(price.after - most),
         grouped(most),
         grouped(window),
         grouped(kept),
     );
-    Err(Error::client(409, "cannot_fit", message, "clear or fold something first"))
+    Err(Error::client(409, "cannot_fit", message, hint))
 }
 
 /// What a view holds by region, with no rule at work.

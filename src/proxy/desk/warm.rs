@@ -27,6 +27,9 @@ pub(in crate::proxy) enum Cache {
     Down,
     /// Other prompts stand in all slots by now. A llama-server may have put it aside in RAM (`--cache-ram`), which it does not tell.
     Replaced,
+    /// The server has it, and may have put the one before aside in RAM (`--cache-ram` of llama-server, on by default), which it does not
+    /// tell: what a change goes back to is read anew, or not.
+    MayKeepOlder,
     /// Other conversations were answered since, and the server does not show what it kept.
     Others,
     /// The server does not show what it has.
@@ -39,7 +42,7 @@ impl Cache {
         match self {
             Cache::Held => "held",
             Cache::Gone | Cache::Elsewhere | Cache::Away => "gone",
-            Cache::Down | Cache::Replaced | Cache::Others | Cache::Untold => "unsure",
+            Cache::Down | Cache::Replaced | Cache::MayKeepOlder | Cache::Others | Cache::Untold => "unsure",
         }
     }
 
@@ -71,6 +74,9 @@ impl Cache {
             Cache::Replaced => Some(
                 "The server has worked on another prompt since the last request of this conversation. Unless it keeps older \
                  prompts in RAM (--cache-ram), it reads all of it again, with this change or without it.",
+            ),
+            Cache::MayKeepOlder => Some(
+                "llama-server may still have the prompt from before in RAM (--cache-ram): then it reads hardly anything again.",
             ),
             Cache::Others => Some(
                 "Other conversations were answered since, and the server does not show what its cache kept: it may read more \

@@ -59,9 +59,11 @@ pub(in crate::proxy) struct Prefix {
 }
 
 impl Prefix {
-    /// As fields of an event.
-    pub(in crate::proxy) fn json(&self) -> Value {
-        json!({"tokens": self.tokens, "lost": self.lost, "again": self.again, "because": self.because.map(Because::as_str)})
+    /// As fields of an event of a prompt of which the server evaluated so many tokens, where it says so. What it had put aside and took
+    /// back, it did not read again.
+    pub(in crate::proxy) fn json(&self, evaluated: Option<Tokens>) -> Value {
+        let again = self.again.min(evaluated.unwrap_or(Tokens::MAX));
+        json!({"tokens": self.tokens, "lost": self.lost, "again": again, "because": self.because.map(Because::as_str)})
     }
 }
 

@@ -40,6 +40,12 @@ impl Sizes {
         Sizes(state["size_factor"].as_f64().filter(|by| (LEAST..=MOST).contains(by)).unwrap_or(1.0))
     }
 
+    /// With which messages of so many tokens by the rule add up to what they take together, where that is known; else as they are.
+    pub(in crate::proxy) fn adding_up(self, rule: u64, together: u64) -> Sizes {
+        let by = together as f64 / rule.max(1) as f64;
+        if (LEAST..=MOST).contains(&by) { Sizes(by) } else { self }
+    }
+
     /// What a prompt says of them whose history was counted to have so many tokens.
     pub(in crate::proxy) fn learned(self, body: &[Message], view: &View, history: Tokens) -> Sizes {
         let rule = Sizes::default();
@@ -118,5 +124,7 @@ mod tests {
         assert_eq!(first.learned(&body, &view, sum * 50), first, "no history takes that much");
         assert_eq!(Sizes::of(&serde_json::json!({"size_factor": first})), first);
         assert_eq!(Sizes::of(&serde_json::json!({"size_factor": 0.0})), rule);
+        assert_eq!(first.adding_up(100, 150), Sizes(1.5));
+        assert_eq!(first.adding_up(100, 0), first, "nothing is known of them");
     }
 }

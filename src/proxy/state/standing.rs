@@ -14,7 +14,7 @@ use crate::measure::ModelKey;
 use crate::pinned::{self, Pin};
 use crate::plan::{Facts, Pins};
 use crate::proxy::{App, Error};
-use crate::store::{About, Batch};
+use crate::store::{About, Batch, Store};
 
 /// A pin takes at most one part in this many of the window.
 pub(in crate::proxy) const LARGEST_PIN: Tokens = 10;
@@ -181,8 +181,13 @@ pub(in crate::proxy) fn matched(body: &[Message], patterns: &[PinPattern]) -> Ve
 
 /// What is wanted of a conversation; of a fork that nobody said anything of, what was wanted of the one it parted from.
 pub(in crate::proxy) fn standing_of(app: &App, id: &str, parent: Option<&str>) -> Result<Arc<Standing>, Error> {
+    standing_in(&app.store, id, parent)
+}
+
+/// The same, of a record.
+pub(in crate::proxy) fn standing_in(store: &Store, id: &str, parent: Option<&str>) -> Result<Arc<Standing>, Error> {
     for name in [Some(id), parent].into_iter().flatten() {
-        if let Some(json) = app.store.standing(name)? {
+        if let Some(json) = store.standing(name)? {
             // By way of a tree: numbers keep their digits here, and a flattened type cannot read them otherwise.
             let read = serde_json::from_str::<serde_json::Value>(&json).and_then(serde_json::from_value);
             return read

@@ -279,7 +279,8 @@ fn usage_event(
     if let Some(route) = &prepared.sending.route {
         data["route"] = route.json();
     }
-    data["prefix"] = json!(prepared.sending.prefix.map(|p| p.json()));
+    let evaluated = data["evaluated_tokens"].as_u64().and_then(|n| Tokens::try_from(n).ok());
+    data["prefix"] = json!(prepared.sending.prefix.map(|p| p.json(evaluated)));
     data["end"] = json!(match end {
         relay::End::Complete => "complete",
         relay::End::Failed(_) => "failed",

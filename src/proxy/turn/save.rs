@@ -21,7 +21,7 @@ use crate::clock::now_ms;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Message, Role, Tokens};
 use crate::guard::triggers::{Folded, Pace};
-use crate::measure::{Sureness, tokens};
+use crate::measure::Sureness;
 use crate::plan::Lines;
 use crate::plan::reason::AskedBy;
 use crate::proxy::state::fresh::Told;
@@ -29,6 +29,7 @@ use crate::proxy::state::gauge::{Gauge, Parts, regions};
 use crate::proxy::state::headers;
 use crate::proxy::state::live::Kept;
 use crate::proxy::state::scope::Scope;
+use crate::proxy::state::sizes::Sizes;
 use crate::proxy::state::walls::Walls;
 use crate::proxy::{App, Error};
 use crate::store::{self, About, Batch, ConversationUpdate, Event, Node};
@@ -164,7 +165,8 @@ fn batch(app: &App, upstream: &Upstream, prepared: &Prepared, tip: Digest, depth
         kind: "missed".into(),
         data: json!({"kind": missed.kind.as_str(), "message": missed.at, "of": missed.of}),
     }));
-    events.extend(recalled_ahead(prepared).map(|data| Event {
+    let sizes = app.lives.with(&prepared.id, |live| live.accounts.sizes);
+    events.extend(recalled_ahead(prepared, sizes).map(|data| Event {
         now_ms,
         conversation: Some(prepared.id.clone()),
         kind: "recalled_ahead".into(),
@@ -349,18 +351,6 @@ struct Drawn {
 /// A conversation's state as JSON.
 fn state(prepared: &Prepared, kept: &Kept, gauge: &Gauge) -> String {
     let Lines { limit, clear_at, clear_to, summarize_at, summarize_to, fold_at, evict_over, .. } = prepared.made.lines;
-    let mut edits = BTreeMap::new();
-    for edit in &prepared.made.view.edits {
-        let key = match edit {
-            Edit::Text { rule, .. } | Edit::Arguments { rule, .. } => format!("{rule:?}").to_lowercase(),
-            Edit::Recalled { .. } => "recalled".to_owned(),
-            Edit::Fold { to, from, .. } => {
-                edits.insert("folded_messages".to_owned(), to - from);
-                "fold".to_owned()
-            }
-        };
-        *edits.entry(key).or_default() += 1;
-    }
     let prompt = Prompt {
         window: prepared.window.tokens,
         window_source: &prepared.window.source,
@@ -385,7 +375,7 @@ fn state(prepared: &Prepared, kept: &Kept, gauge: &Gauge) -> String {
         prompt,
         rules,
         action: prepared.action(),
-        edits,
+        edits: counted_edits(&prepared.made.view),
         messages: prepared.request.conversation.body.len(),
         system_messages: prepared.request.conversation.system.len(),
         tools_offered: offered(prepared),
@@ -393,6 +383,23 @@ fn state(prepared: &Prepared, kept: &Kept, gauge: &Gauge) -> String {
         told: prepared.sending.told.open_where(prepared.sending.route.is_some()),
     };
     serde_json::to_string(&state).unwrap_or_default()
+}
+
+/// How many edits of each kind a view has, and how many messages are folded in it.
+pub(in crate::proxy) fn counted_edits(view: &View) -> BTreeMap<String, usize> {
+    let mut edits = BTreeMap::new();
+    for edit in &view.edits {
+        let key = match edit {
+            Edit::Text { rule, .. } | Edit::Arguments { rule, .. } => format!("{rule:?}").to_lowercase(),
+            Edit::Recalled { .. } => "recalled".to_owned(),
+            Edit::Fold { to, from, .. } => {
+                edits.insert("folded_messages".to_owned(), to - from);
+                "fold".to_owned()
+            }
+        };
+        *edits.entry(key).or_default() += 1;
+    }
+    edits
 }
 
 /// How many tools the client offers.
@@ -433,7 +440,7 @@ pub(in crate::proxy) fn nodes(chain: &[Digest], body: &[Message], depth: usize) 
 }
 
 /// What the trace tells of what came with a request, without its words.
-fn recalled_ahead(prepared: &Prepared) -> Option<Value> {
+fn recalled_ahead(prepared: &Prepared, sizes: Sizes) -> Option<Value> {
     let body = &prepared.request.conversation.body;
     let last = body.len().checked_sub(1).filter(|_| prepared.made.view_changed)?;
     prepared.made.view.edits.iter().find_map(|edit| match edit {
@@ -442,7 +449,7 @@ fn recalled_ahead(prepared: &Prepared) -> Option<Value> {
                 Some(remind::Of::Trouble) => "trouble",
                 _ => "words",
             };
-            Some(json!({"message": at, "of": of, "why": why, "tokens": tokens::edit(edit), "was": was(prepared)}))
+            Some(json!({"message": at, "of": of, "why": why, "tokens": sizes.edit(edit), "was": was(prepared)}))
         }
         _ => None,
     })

@@ -76,8 +76,16 @@ pub fn retell(facts: &mut Facts, body: &[Message], folded: &[usize], said: &[Str
         facts.sections[Part::Said as usize] = Section::default();
     }
     let own = &mut facts.sections[Part::User as usize].items;
-    own.retain(|item| !item.stated.is_empty() || !is_quoted(&item.text));
-    own.iter_mut().filter(|item| is_quoted(&item.text)).for_each(|item| *item = stating(item));
+    own.retain_mut(|item| {
+        if !is_quoted(&item.text) {
+            return true;
+        }
+        let states = !item.stated.is_empty();
+        if states {
+            *item = stating(item);
+        }
+        states
+    });
     drop(each);
     let stands: Vec<&str> = own.iter().map(|item| item.text.as_str()).chain(said.iter().map(String::as_str)).collect();
     facts.work = quotes(body, spoken, &stands);

@@ -179,7 +179,10 @@ pub(super) fn sentences(text: &str) -> Vec<&str> {
         while let Some((i, c)) = chars.next() {
             let ends = match c {
                 '。' | '！' | '？' | '；' => true,
-                '.' | '!' | '?' => chars.peek().is_none_or(|(_, next)| next.is_whitespace()) && i > start + 2,
+                '.' | '!' | '?' => {
+                    let apart = chars.peek().is_none_or(|(_, next)| next.is_whitespace());
+                    apart && i > start + 2 && !(c == '.' && is_shortened(&line[start..i], &line[i + 1..]))
+                }
                 _ => false,
             };
             if ends {
@@ -191,6 +194,27 @@ pub(super) fn sentences(text: &str) -> Vec<&str> {
         push(&mut out, &line[start..]);
     }
     out
+}
+
+/// Words that are nearly always written short before a name or a number, in small letters.
+const SHORTENED: &[&str] = &[
+    "mr", "mrs", "ms", "dr", "prof", "st", "sr", "jr", "hr", "fr", "mme", "sra", "srta", "vs", "no", "nr", "fig",
+    "vol", "art", "approx", "ca", "e.g", "i.e", "z.b", "bzw", "p.ej", "p.ex",
+];
+
+/// Whether a period ends a short form and no sentence: that of a title, of a person's initial, or of "e.g.". Behind "no", "art" and
+/// "st" a number or a name goes on, or they are words.
+fn is_shortened(before: &str, behind: &str) -> bool {
+    let word = before.rsplit(|c: char| c.is_whitespace() || "([\"'".contains(c)).next().unwrap_or("");
+    let Some(next) = behind.trim_start().chars().next() else { return false };
+    let lower = word.to_lowercase();
+    let is_initial =
+        word.chars().count() == 1 && word.chars().all(char::is_uppercase) && word != "I" && next.is_uppercase();
+    match lower.as_str() {
+        "no" | "nr" | "fig" | "vol" | "art" => next.is_ascii_digit(),
+        "st" | "fr" | "hr" | "sr" | "jr" => next.is_uppercase() && word.starts_with(char::is_uppercase),
+        short => is_initial || SHORTENED.contains(&short),
+    }
 }
 
 fn push<'t>(out: &mut Vec<&'t str>, sentence: &'t str) {
@@ -346,4 +370,25 @@ pub(super) fn condense(text: &str, max: usize) -> String {
         out.push_str(" …");
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_form_ends_no_sentence() {
+        for (text, expect) in [
+            ("Note 9: the fence belongs to Mr. Kovac.", &["Note 9: the fence belongs to Mr. Kovac."][..]),
+            ("Ask Dr. J. Weiß at St. Anne. She knows.", &["Ask Dr. J. Weiß at St. Anne.", "She knows."]),
+            ("Some tools, e.g. rg and fd. They are fast.", &["Some tools, e.g. rg and fd.", "They are fast."]),
+            ("See No. 7 of the list.", &["See No. 7 of the list."]),
+            ("I said no. He left.", &["I said no.", "He left."]),
+            ("So did I. He left.", &["So did I.", "He left."]),
+            ("It is on 5th st. and green.", &["It is on 5th st.", "and green."]),
+            ("It belongs to Mr.", &["It belongs to Mr."]),
+        ] {
+            assert_eq!(sentences(text), expect, "{text}");
+        }
+    }
 }

@@ -13,7 +13,7 @@ mod words;
 
 pub use cut::{LONG, columns, passages};
 pub use fill::{Filled, Found, Said, fill};
-pub use query::{Query, Rank, Rarities, Unit, rarity};
+pub use query::{Looked, Query, Rank, Rarities, Unit, rarity};
 pub use stamp::stamp;
 pub use words::indexed;
 

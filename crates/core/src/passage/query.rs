@@ -82,28 +82,33 @@ impl Query {
         self.units.is_empty()
     }
 
-    /// How well a text fits, where words are so rare. `length` is what its length counts for, in words; by itself, its own.
+    /// How well a text fits, where words are so rare.
     pub fn rank(&self, text: &str, rarities: &Rarities) -> Rank {
+        self.look(text).rank(self, rarities)
+    }
+
+    /// What of this query stands in a text.
+    pub fn look(&self, text: &str) -> Looked {
         let words = list(text);
         let in_row = !self.row.is_empty() && holds(&words, &self.row);
         let lower = plain(text);
-        let literal = !self.literal.is_empty() && lower.contains(&self.literal);
+        let literal = in_row && !self.literal.is_empty() && lower.contains(&self.literal);
         let named = self.phrases.iter().filter(|phrase| holds(&words, phrase)).count()
             + self.names.iter().filter(|name| lower.contains(name.as_str())).count();
         // Inside of longer words it does not stand: `text of 7` in `text of 70`.
-        let exact = if in_row { 1 + u8::from(literal) } else { 0 };
-        Rank { exact, named, ..self.worth(&words, rarities) }
+        let exact = u8::from(in_row) + u8::from(literal);
+        Looked { exact, named, counts: self.counts(&words), length: words.len() }
     }
 
-    /// BM25 of these words, and how much of the query they hold.
-    fn worth(&self, words: &[String], rarities: &Rarities) -> Rank {
+    /// How often each unit stands among these words.
+    fn counts(&self, words: &[String]) -> Vec<u32> {
         let at: HashMap<&str, usize> =
             self.units.iter().enumerate().map(|(i, unit)| (unit.words.as_str(), i)).collect();
-        let mut counts = vec![0.0; self.units.len()];
+        let mut counts = vec![0; self.units.len()];
         let mut pair = String::new();
         for (i, word) in words.iter().enumerate() {
             if let Some(unit) = at.get(word.as_str()) {
-                counts[*unit] += 1.0;
+                counts[*unit] += 1;
             }
             if let Some(before) = i.checked_sub(1).map(|i| &words[i]).filter(|before| is_single(before)) {
                 pair.clear();
@@ -111,20 +116,56 @@ impl Query {
                 pair.push(' ');
                 pair.push_str(word);
                 if let Some(unit) = at.get(pair.as_str()) {
-                    counts[*unit] += 1.0;
+                    counts[*unit] += 1;
                 }
             }
         }
         for (unit, count) in self.units.iter().zip(&mut counts).filter(|(unit, _)| unit.begins) {
-            *count = words.iter().filter(|word| word.starts_with(&unit.words)).count() as f64;
+            *count = words.iter().map(|word| u32::from(word.starts_with(&unit.words))).sum();
         }
-        let long = 1.0 - LENGTH + LENGTH * words.len() as f64 / USUAL;
-        let each = || counts.iter().zip(rarities);
+        counts
+    }
+}
+
+/// What of a query stands in a text: what its rank is made of. A text is read once, however many passages it stands in.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Looked {
+    /// As in [`Rank`].
+    exact: u8,
+    /// As in [`Rank`].
+    named: usize,
+    /// How often each unit stands there, in their order.
+    counts: Vec<u32>,
+    /// Words of the text.
+    length: usize,
+}
+
+impl Looked {
+    /// How well the text fits a query, where words are so rare.
+    pub fn rank(&self, query: &Query, rarities: &Rarities) -> Rank {
+        Rank { exact: self.exact, named: self.named, ..self.worth(query, rarities) }
+    }
+
+    /// The same words in one text with another's. Nothing stands across both.
+    pub fn add(&mut self, other: &Looked) {
+        self.exact = self.exact.max(other.exact);
+        self.named = self.named.max(other.named);
+        self.length += other.length;
+        self.counts.resize(self.counts.len().max(other.counts.len()), 0);
+        for (count, more) in self.counts.iter_mut().zip(&other.counts) {
+            *count += more;
+        }
+    }
+
+    /// BM25 of the words, and how much of the query they hold.
+    fn worth(&self, query: &Query, rarities: &Rarities) -> Rank {
+        let long = 1.0 - LENGTH + LENGTH * self.length as f64 / USUAL;
+        let each = || self.counts.iter().map(|count| f64::from(*count)).zip(rarities);
         let worth = each().map(|(count, rarity)| rarity * count * (REPEATED + 1.0) / (count + REPEATED * long)).sum();
-        let there: f64 = each().filter(|(count, _)| **count > 0.0).map(|(_, rarity)| rarity).sum();
+        let there: f64 = each().filter(|(count, _)| *count > 0.0).map(|(_, rarity)| rarity).sum();
         let all: f64 = rarities.iter().sum();
         let share = if all > 0.0 { there / all } else { 0.0 };
-        let units = self.units.iter().zip(&counts).filter(|(_, count)| **count > 0.0);
+        let units = query.units.iter().zip(&self.counts).filter(|(_, count)| **count > 0);
         let words = units.map(|(unit, _)| if unit.words.contains(' ') { 0.5 } else { 1.0 }).sum();
         Rank { worth, share, words, ..Rank::default() }
     }
@@ -250,5 +291,17 @@ mod tests {
         // Pairs of characters overlap.
         let query = Query::read("数据库 table");
         assert_eq!(query.rank("数据库", &[1.0; 3]).words, 1.0);
+    }
+
+    #[test]
+    fn texts_looked_at_one_by_one_rank_as_one_text() {
+        let query = Query::read("where is the walnut table, in src/a.rs");
+        let rarities: Vec<f64> = (1..=query.units.len()).map(|with| rarity(with, 1000)).collect();
+        let texts = ["A walnut table.", "", "It stands in the hall.\nsrc/a.rs", "tables, tables"];
+        let mut looked = Looked::default();
+        for text in texts {
+            looked.add(&query.look(text));
+        }
+        assert_eq!(looked.rank(&query, &rarities), query.rank(&texts.join("\n"), &rarities));
     }
 }

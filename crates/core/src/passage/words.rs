@@ -57,6 +57,9 @@ struct Reader {
 impl Reader {
     fn push(&mut self, c: char) {
         if self.part.len() < LONGEST {
+            if c.is_ascii() {
+                return self.part.push(c.to_ascii_lowercase());
+            }
             match folded(c) {
                 Cow::Borrowed(plain) => self.part.push_str(plain),
                 Cow::Owned(same) => self.part.push_str(&same),
