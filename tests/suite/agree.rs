@@ -136,11 +136,13 @@ fn the_price_of_an_undo_is_no_promise_before_a_llama_server() {
     let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
     let mut sent = talk("garden").call("c", "read", json!({})).result("c", &prose(9, 900));
     let id = begun(&proxy, &sent);
-    insight(&proxy, &id, has_requests(1));
+    let first = insight(&proxy, &id, has_requests(1))["client_tokens"].as_u64().unwrap();
     ask(&proxy, &id, "clear", &json!({"message": sent.messages.len() - 2})).ok();
     sent = sent.assistant("Read.").user("And now?");
     begun(&proxy, &sent);
     let seen = insight(&proxy, &id, has_requests(2));
+    let second = seen["client_tokens"].as_u64().unwrap();
+    assert!((first + 2..first + 40).contains(&second), "two short messages more: {first} and {second}");
     held.store(seen["requests"][1]["prompt_tokens"].as_u64().unwrap(), Ordering::Relaxed);
     let price = ask(&proxy, &id, "undo", &json!({"dry_run": true})).ok().json();
     assert!(price["evaluated_again"].as_u64() > Some(0) && price["cache"] == "unsure", "{price}");

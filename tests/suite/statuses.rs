@@ -101,9 +101,7 @@ fn looks(asker: &mut Asker, ambiguous: &str, pruned: &str) {
         asker.get(200, &path);
         asker.about(UNKNOWN, |asker| asker.get(404, &path));
         asker.about(ambiguous, |asker| asker.get(400, &path));
-        // What steers takes no old id, so it says that there is none.
-        let gone = if what == "/pins" { 404 } else { 410 };
-        asker.about(pruned, |asker| asker.get(gone, &path));
+        asker.about(pruned, |asker| asker.get(410, &path));
     }
 }
 

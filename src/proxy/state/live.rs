@@ -402,8 +402,37 @@ pub(in crate::proxy) struct Accounts {
     pub(in crate::proxy) sizes: Sizes,
     /// Where its lines stood for the last request.
     pub(in crate::proxy) walls: Walls,
+    /// What the client's history took at the last request.
+    pub(in crate::proxy) whole: Option<Whole>,
     /// Whether the record was asked what was spent before.
     pub(in crate::proxy) loaded: bool,
+}
+
+/// What a client's whole history took at a request, had nothing been rewritten. The next request goes on from it, so that a history that
+/// grows never seems to shrink because one estimate of it is lower than another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::proxy) struct Whole {
+    /// Its messages.
+    pub(in crate::proxy) messages: usize,
+    /// Its tokens, with system prompt and tools.
+    pub(in crate::proxy) tokens: Tokens,
+    /// Those of them that are system prompt and tools.
+    pub(in crate::proxy) head: Tokens,
+}
+
+impl Whole {
+    /// As the record tells of the last request.
+    pub(in crate::proxy) fn of(state: &Value) -> Option<Whole> {
+        let of = |path: &str| state.pointer(path).and_then(Value::as_u64).and_then(|n| Tokens::try_from(n).ok());
+        let head = of("/regions/system")? + of("/regions/tools")?.saturating_sub(of("/tools_of_ours").unwrap_or(0));
+        let messages = usize::try_from(state["messages"].as_u64()?).ok()?;
+        Some(Whole { messages, tokens: of("/client_tokens")?, head })
+    }
+
+    /// What it takes with another head and with more messages, of so many tokens.
+    pub(in crate::proxy) fn grown(self, head: Tokens, more: Tokens) -> Tokens {
+        self.tokens.saturating_sub(self.head).saturating_add(head).saturating_add(more)
+    }
 }
 
 impl Live {

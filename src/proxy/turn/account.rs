@@ -21,7 +21,7 @@ use crate::conversation::{Digest, Tokens};
 use crate::measure::{Known, Sample, Sureness};
 use crate::plan::rewrite::Out;
 use crate::proxy::state::fresh::Learned;
-use crate::proxy::state::live::Kept;
+use crate::proxy::state::live::{Kept, Whole};
 use crate::proxy::state::whose::mark_of;
 use crate::proxy::{App, aside};
 use crate::store::{Batch, Counted, Event, LastReply};
@@ -136,7 +136,12 @@ pub(in crate::proxy) fn account(
     events.extend(dropped.map(|exact| dropped_event(&prepared, exact)));
     // What a server counted of the messages that it kept is no count of what was sent.
     let counted = counted.filter(|_| dropped.is_none() && !far_below);
-    events[0].data["client_tokens"] = json!(prepared.client_tokens(counted.unwrap_or(prepared.made.tokens)));
+    let client = prepared.client_tokens(counted.unwrap_or(prepared.made.tokens));
+    events[0].data["client_tokens"] = json!(client);
+    if !prepared.history.repeats_a_beginning {
+        let (messages, head) = (prepared.request.conversation.body.len(), prepared.made.client.head);
+        app.lives.with(&prepared.id, |l| l.accounts.whole = Some(Whole { messages, tokens: client, head }));
+    }
     let answered = counted.or(prepared.made.sureness.is_exact().then_some(prepared.made.tokens));
     if let Some(prompt) = answered.filter(|_| *end == relay::End::Complete && dropped.is_none()) {
         app.measure.windows.answered(&upstream, &prepared.request.model, prompt);

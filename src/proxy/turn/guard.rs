@@ -15,7 +15,7 @@ use crate::conversation::{Conversation, Message, Tokens, step};
 use crate::guard::books::{Books, Spent};
 use crate::guard::triggers::{self, Pace};
 use crate::guard::{ceiling, loops, small};
-use crate::proxy::state::live::{Live, Misses, Spend, kept};
+use crate::proxy::state::live::{Live, Misses, Spend, Whole, kept};
 use crate::proxy::state::notes::note_event;
 use crate::proxy::state::sizes::Sizes;
 use crate::proxy::{App, Error};
@@ -84,6 +84,7 @@ pub(in crate::proxy) fn remember(app: &App, id: &str) {
             live.accounts.folded = kept(&row.state["folded"]);
             live.accounts.sizes = Sizes::of(&row.state);
             live.accounts.walls = kept(&row.state["walls"]);
+            live.accounts.whole = Whole::of(&row.state);
         });
     }
 }

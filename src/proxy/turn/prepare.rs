@@ -19,7 +19,7 @@ use super::head::{Head, head};
 use super::history::{History, known};
 use super::measured::{Measured, Wishes, measured, uncounted};
 use super::phases::Phases;
-use super::prepared::{Made, Past, Prepared, Sending, Told, Wanted, in_proportion};
+use super::prepared::{Client, Made, Past, Prepared, Sending, Told, Wanted, in_proportion};
 use super::rules::Ruled;
 use super::situation::{Situation, of_request};
 use super::stage::Stage;
@@ -42,8 +42,8 @@ struct Planned {
     drafted: Drafted,
     /// The client's history, with edits made earlier.
     before: Regions,
-    /// Prompt tokens of the client's history without any.
-    client: Tokens,
+    /// The client's history without any.
+    client: Client,
     /// The lines that were looked at.
     lines: Lines,
     /// Seconds that making the view took, with what was made ahead of it.
@@ -132,6 +132,17 @@ async fn planned(
         Lines::of(&Facts { output_reserved: usually.max(facts.output_reserved), ..facts.clone() }, usual)
     });
     let (mut client, counted) = (unchanged(draft, &facts), draft.counted.is_some());
+    let (whole, sizes) = app.lives.with(situation.id(), |live| (live.accounts.whole, live.accounts.sizes));
+    let whole = whole.filter(|whole| whole.messages <= situation.history.forwarded());
+    let grown = whole.map(|whole| {
+        let messages = draft.request.conversation.body.iter().zip(&facts.costs).skip(whole.messages);
+        // Without the model's own vocabulary, a plan's costs err high, and these are to be right.
+        let more = |(message, cost): (&Message, &plan::Cost)| match situation.own {
+            Some(_) => cost.total(),
+            None => sizes.message(message).saturating_add(cost.media),
+        };
+        (whole, messages.map(more).fold(0, Tokens::saturating_add))
+    });
     let offered = if draft.request.offers() { tool_of_ours(app, draft) } else { 0 };
     let started = Instant::now();
     let drafted = drafted(app, draft, facts, sureness, head.tools.as_ref()).boxed().await?;
@@ -151,10 +162,17 @@ async fn planned(
         before = Regions { history: was.history.saturating_add(since), ..was };
     }
     let lines = lines.unwrap_or(drafted.plan.lines);
-    let client = match drafted.sureness.is_exact() && !counted {
-        // What was estimated of it is as far off as what was estimated of the view, which was counted since.
-        true => in_proportion(client.prompt(), drafted.tokens, drafted.plan.after.prompt()),
-        false => client.prompt(),
+    let head = client.system.saturating_add(client.tools);
+    let client = match grown.filter(|_| !drafted.view.edits.is_empty()) {
+        Some((whole, more)) => Client { tokens: whole.grown(head, more), head, goes_on: true },
+        None => {
+            let tokens = match drafted.sureness.is_exact() && !counted {
+                // What was estimated of it is as far off as what was estimated of the view, which was counted since.
+                true => in_proportion(client.prompt(), drafted.tokens, drafted.plan.after.prompt()),
+                false => client.prompt(),
+            };
+            Client { tokens, head, goes_on: false }
+        }
     };
     Ok(Planned { drafted, before, client, lines, seconds })
 }

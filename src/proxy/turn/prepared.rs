@@ -102,14 +102,25 @@ pub(in crate::proxy) struct Made {
     pub(in crate::proxy) lowered: Option<(Tokens, Tokens)>,
     /// The client's history, with edits made earlier, by region.
     pub(in crate::proxy) before: Regions,
-    /// Prompt tokens of the client's history, had nothing ever been rewritten, as sure as `tokens` are.
-    pub(in crate::proxy) client: Tokens,
+    /// What the client's history takes, had nothing ever been rewritten.
+    pub(in crate::proxy) client: Client,
     /// The view, by region.
     pub(in crate::proxy) after: Regions,
     /// The lines that were looked at.
     pub(in crate::proxy) lines: Lines,
     /// Seconds that making the view took, with what was made ahead of it.
     pub(in crate::proxy) seconds: f64,
+}
+
+/// Prompt tokens of a client's history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::proxy) struct Client {
+    /// All of them.
+    pub(in crate::proxy) tokens: Tokens,
+    /// Those of the system prompt and the tools.
+    pub(in crate::proxy) head: Tokens,
+    /// Whether they go on from what was said of the last request, and not from the prompt that is forwarded now.
+    pub(in crate::proxy) goes_on: bool,
 }
 
 /// What is told of it.
@@ -227,7 +238,10 @@ impl Prepared {
 
     /// About the tokens of what the client sent, where its prompt was counted to have so many as it was forwarded.
     pub(in crate::proxy) fn client_tokens(&self, prompt: Tokens) -> Tokens {
-        let Made { client, tokens, sureness, .. } = self.made;
+        let Made { client: Client { tokens: client, goes_on, .. }, tokens, sureness, .. } = self.made;
+        if goes_on {
+            return client;
+        }
         if !sureness.is_exact() {
             return in_proportion(client, prompt, tokens);
         }
