@@ -142,7 +142,7 @@ fn the_price_of_an_undo_is_no_promise_before_a_llama_server() {
     begun(&proxy, &sent);
     let seen = insight(&proxy, &id, has_requests(2));
     let second = seen["client_tokens"].as_u64().unwrap();
-    assert!((first + 2..first + 40).contains(&second), "two short messages more: {first} and {second}");
+    assert!((first + 2..first + 60).contains(&second), "about two short messages more: {first} and {second}");
     held.store(seen["requests"][1]["prompt_tokens"].as_u64().unwrap(), Ordering::Relaxed);
     let price = ask(&proxy, &id, "undo", &json!({"dry_run": true})).ok().json();
     assert!(price["evaluated_again"].as_u64() > Some(0) && price["cache"] == "unsure", "{price}");

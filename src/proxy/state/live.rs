@@ -416,22 +416,21 @@ pub(in crate::proxy) struct Whole {
     pub(in crate::proxy) messages: usize,
     /// Its tokens, with system prompt and tools.
     pub(in crate::proxy) tokens: Tokens,
-    /// Those of them that are system prompt and tools.
-    pub(in crate::proxy) head: Tokens,
+    /// What its system prompt and tools were planned with; unknown after a restart.
+    pub(in crate::proxy) head: Option<Tokens>,
 }
 
 impl Whole {
     /// As the record tells of the last request.
     pub(in crate::proxy) fn of(state: &Value) -> Option<Whole> {
         let of = |path: &str| state.pointer(path).and_then(Value::as_u64).and_then(|n| Tokens::try_from(n).ok());
-        let head = of("/regions/system")? + of("/regions/tools")?.saturating_sub(of("/tools_of_ours").unwrap_or(0));
         let messages = usize::try_from(state["messages"].as_u64()?).ok()?;
-        Some(Whole { messages, tokens: of("/client_tokens")?, head })
+        Some(Whole { messages, tokens: of("/client_tokens")?, head: None })
     }
 
     /// What it takes with another head and with more messages, of so many tokens.
     pub(in crate::proxy) fn grown(self, head: Tokens, more: Tokens) -> Tokens {
-        self.tokens.saturating_sub(self.head).saturating_add(head).saturating_add(more)
+        self.tokens.saturating_sub(self.head.unwrap_or(head)).saturating_add(head).saturating_add(more)
     }
 }
 

@@ -139,7 +139,7 @@ pub(in crate::proxy) fn account(
     let client = prepared.client_tokens(counted.unwrap_or(prepared.made.tokens));
     events[0].data["client_tokens"] = json!(client);
     if !prepared.history.repeats_a_beginning {
-        let (messages, head) = (prepared.request.conversation.body.len(), prepared.made.client.head);
+        let (messages, head) = (prepared.request.conversation.body.len(), Some(prepared.made.client.head));
         app.lives.with(&prepared.id, |l| l.accounts.whole = Some(Whole { messages, tokens: client, head }));
     }
     let answered = counted.or(prepared.made.sureness.is_exact().then_some(prepared.made.tokens));

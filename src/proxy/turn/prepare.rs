@@ -144,6 +144,8 @@ async fn planned(
         (whole, messages.map(more).fold(0, Tokens::saturating_add))
     });
     let offered = if draft.request.offers() { tool_of_ours(app, draft) } else { 0 };
+    // As the plan takes it with each request, whatever was counted of it since: only a change of it counts.
+    let (system, tools) = (facts.system, facts.tools.saturating_sub(offered));
     let started = Instant::now();
     let drafted = drafted(app, draft, facts, sureness, head.tools.as_ref()).boxed().await?;
     let mut seconds = started.elapsed().as_secs_f64();
@@ -162,7 +164,7 @@ async fn planned(
         before = Regions { history: was.history.saturating_add(since), ..was };
     }
     let lines = lines.unwrap_or(drafted.plan.lines);
-    let head = client.system.saturating_add(client.tools);
+    let head = system.saturating_add(indexed).saturating_add(sent.unwrap_or(tools));
     let client = match grown.filter(|_| !drafted.view.edits.is_empty()) {
         Some((whole, more)) => Client { tokens: whole.grown(head, more), head, goes_on: true },
         None => {

@@ -117,7 +117,7 @@ pub(in crate::proxy) struct Made {
 pub(in crate::proxy) struct Client {
     /// All of them.
     pub(in crate::proxy) tokens: Tokens,
-    /// Those of the system prompt and the tools.
+    /// What its system prompt and tools were planned with.
     pub(in crate::proxy) head: Tokens,
     /// Whether they go on from what was said of the last request, and not from the prompt that is forwarded now.
     pub(in crate::proxy) goes_on: bool,
