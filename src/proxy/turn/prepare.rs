@@ -168,7 +168,10 @@ async fn planned(
     let client = match grown.filter(|_| !drafted.view.edits.is_empty()) {
         Some((whole, more)) => Client { tokens: whole.grown(head, more), head, goes_on: true },
         None => {
+            let as_sent = drafted.view.edits.is_empty() && sent.is_none() && indexed == 0;
             let tokens = match drafted.sureness.is_exact() && !counted {
+                // It is forwarded as it is.
+                _ if as_sent => drafted.tokens.saturating_sub(drafted.added),
                 // What was estimated of it is as far off as what was estimated of the view, which was counted since.
                 true => in_proportion(client.prompt(), drafted.tokens, drafted.plan.after.prompt()),
                 false => client.prompt(),
