@@ -197,13 +197,11 @@ pub(super) fn sentences(text: &str) -> Vec<&str> {
 }
 
 /// Words that are nearly always written short before a name or a number, in small letters.
-const SHORTENED: &[&str] = &[
-    "mr", "mrs", "ms", "dr", "prof", "st", "sr", "jr", "hr", "fr", "mme", "sra", "srta", "vs", "no", "nr", "fig",
-    "vol", "art", "approx", "ca", "e.g", "i.e", "z.b", "bzw", "p.ej", "p.ex",
-];
+const SHORTENED: &[&str] =
+    &["mr", "mrs", "dr", "prof", "mme", "sra", "srta", "e.g", "i.e", "z.b", "bzw", "p.ej", "p.ex"];
 
-/// Whether a period ends a short form and no sentence: that of a title, of a person's initial, or of "e.g.". Behind "no", "art" and
-/// "st" a number or a name goes on, or they are words.
+/// Whether a period ends a short form and no sentence: that of a title, of a person's initial, or of "e.g.". Some short forms
+/// are words or units as well: "no" is one only before a number, and "St" and "Ms" only before a name ("5 ms. Then").
 fn is_shortened(before: &str, behind: &str) -> bool {
     let word = before.rsplit(|c: char| c.is_whitespace() || "([\"'".contains(c)).next().unwrap_or("");
     let Some(next) = behind.trim_start().chars().next() else { return false };
@@ -212,7 +210,7 @@ fn is_shortened(before: &str, behind: &str) -> bool {
         word.chars().count() == 1 && word.chars().all(char::is_uppercase) && word != "I" && next.is_uppercase();
     match lower.as_str() {
         "no" | "nr" | "fig" | "vol" | "art" => next.is_ascii_digit(),
-        "st" | "fr" | "hr" | "sr" | "jr" => next.is_uppercase() && word.starts_with(char::is_uppercase),
+        "st" | "ms" | "fr" | "hr" | "sr" | "jr" => next.is_uppercase() && word.starts_with(char::is_uppercase),
         short => is_initial || SHORTENED.contains(&short),
     }
 }
@@ -386,6 +384,8 @@ mod tests {
             ("I said no. He left.", &["I said no.", "He left."]),
             ("So did I. He left.", &["So did I.", "He left."]),
             ("It is on 5th st. and green.", &["It is on 5th st.", "and green."]),
+            ("It took 5 ms. Then it fell.", &["It took 5 ms.", "Then it fell."]),
+            ("Ms. Ito took it.", &["Ms. Ito took it."]),
             ("It belongs to Mr.", &["It belongs to Mr."]),
         ] {
             assert_eq!(sentences(text), expect, "{text}");
