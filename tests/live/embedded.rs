@@ -184,6 +184,47 @@ fn it_tells_tokens_prompts_and_odds_as_llama_server_does() {
         .collect();
     assert!(!said.is_empty() && said == spelled, "{said} / {spelled}");
 
+    // Odds once all is done to them to choose a token, biases by token and by text, and a reply of which some is wanted.
+    let sky = |more: Value| {
+        let mut body = json!({"prompt": "The sky is", "n_predict": 1, "temperature": 0, "return_tokens": true});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let (ours, theirs) =
+        both("/completion", &sky(json!({"temperature": 1, "n_probs": 4, "post_sampling_probs": true})));
+    let [own, other] = [&ours, &theirs].map(|reply| &reply["completion_probabilities"][0]["top_probs"][0]);
+    let off = own["prob"].as_f64().unwrap() - other["prob"].as_f64().unwrap();
+    assert!(own["id"] == other["id"] && off.abs() < 0.1, "{ours} / {theirs}");
+    let first = both("/completion", &sky(json!({}))).0;
+    for biases in [
+        json!([[first["tokens"][0], false]]),
+        json!({first["tokens"][0].to_string(): -100}),
+        json!([[first["content"], -100]]),
+        json!({first["content"].as_str().unwrap(): false}),
+    ] {
+        let (ours, theirs) = both("/completion", &sky(json!({"logit_bias": biases})));
+        assert_eq!(ours["tokens"], theirs["tokens"], "{biases}");
+        assert_ne!(ours["tokens"], first["tokens"], "{biases}");
+    }
+    let fields = json!(["content", "generation_settings/n_predict", "timings/predicted_n", "nothing"]);
+    let (ours, theirs) = both("/completion", &sky(json!({"response_fields": fields})));
+    assert_eq!(ours, theirs);
+
+    // Several prompts get a reply each.
+    let prompts = json!(["The sky is", [504, 6376], "Two and two is"]);
+    let (ours, theirs) = both("/completion", &sky(json!({"prompt": prompts})));
+    for key in ["index", "content", "tokens", "tokens_evaluated"] {
+        let [own, other] = [&ours, &theirs]
+            .map(|all| all.as_array().expect("replies").iter().map(|one| &one[key]).collect::<Vec<_>>());
+        assert_eq!(own, other, "{key}");
+    }
+    let body = json!({"prompt": prompts, "max_tokens": 1, "temperature": 0});
+    let (ours, theirs) = both("/v1/completions", &body);
+    let texts = |reply: &Value| -> Vec<Value> {
+        reply["choices"].as_array().expect("choices").iter().map(|one| json!([one["index"], one["text"]])).collect()
+    };
+    assert_eq!(texts(&ours), texts(&theirs));
+
     // Several replies to one prompt, which counts once.
     let body = chat("Name a color.", json!({"n": 3, "temperature": 1.5, "seed": 7, "max_tokens": 8}));
     let reply = http::post(&windowsill.chat_url(), &body).json();

@@ -103,6 +103,8 @@ struct sill_job {
     std::vector<std::string>  stops;
     // So many of the likeliest tokens are told of each place; none where it is below 0.
     int32_t                   likely = -1;
+    // Their odds are told as they were when one was chosen, and not as the model has them.
+    bool                      as_chosen = false;
 };
 
 namespace {
@@ -146,15 +148,24 @@ void numbers(const common_json & asked, common_params_sampling & s) {
     s.n_prev             = std::max(s.n_prev, s.penalty_last_n);
 }
 
+// `logit_bias`: pairs of a token, or of a text for each of its tokens, and of a number, or `false` for never.
 void biases(const sill_engine & engine, const common_json & asked, common_params_sampling & s) {
     const llama_token n_vocab = llama_vocab_n_tokens(engine.vocab);
-    const auto        wanted  = asked.value("logit_bias", common_json::object());
-    for (const auto & [token, bias] : wanted.items()) {
-        const long id = std::strtol(token.c_str(), nullptr, 10);
-        if (id < 0 || id >= n_vocab) {
-            throw std::invalid_argument("logit_bias: there is no token " + token);
+    const auto        wanted  = asked.value("logit_bias", common_json::array());
+    for (const auto & pair : wanted) {
+        const auto & of   = pair.at(0);
+        const float  bias = pair.at(1).is_number() ? pair.at(1).get<float>() : -INFINITY;
+        if (of.is_string()) {
+            for (const auto id : common_tokenize(engine.vocab, of.get<std::string>(), false)) {
+                s.logit_bias.push_back({ id, bias });
+            }
+            continue;
         }
-        s.logit_bias.push_back({ static_cast<llama_token>(id), bias.get<float>() });
+        const auto id = of.get<int64_t>();
+        if (id < 0 || id >= n_vocab) {
+            throw std::invalid_argument("`logit_bias`: there is no token " + std::to_string(id) + ": the last is " + std::to_string(n_vocab - 1));
+        }
+        s.logit_bias.push_back({ static_cast<llama_token>(id), bias });
     }
     if (asked.value("ignore_eos", false)) {
         for (llama_token id = 0; id < n_vocab; id++) {
@@ -304,17 +315,17 @@ common_json spelled(const std::string & piece) {
     return bytes;
 }
 
-common_json with_odds(const sill_engine & engine, llama_token token, double odds) {
+common_json with_odds(const sill_engine & engine, llama_token token, const char * as, double odds) {
     const auto piece = common_token_to_piece(engine.vocab, token, true);
     auto       bytes = common_json::array();
     for (const char byte : piece) {
         bytes.push_back(static_cast<int>(static_cast<unsigned char>(byte)));
     }
-    auto out       = common_json::object();
-    out["id"]      = token;
-    out["token"]   = piece;
-    out["bytes"]   = bytes;
-    out["logprob"] = odds;
+    auto out     = common_json::object();
+    out["id"]    = token;
+    out["token"] = piece;
+    out["bytes"] = bytes;
+    out[as]      = odds;
     return out;
 }
 
@@ -335,10 +346,30 @@ common_json odds(const sill_engine & engine, llama_token chosen, int32_t likely)
     std::partial_sort(all.begin(), all.begin() + n, all.end(), [&](llama_token a, llama_token b) { return logits[a] > logits[b]; });
     auto top = common_json::array();
     for (int32_t i = 0; i < n; i++) {
-        top.push_back(with_odds(engine, all[i], of(all[i])));
+        top.push_back(with_odds(engine, all[i], "logprob", of(all[i])));
     }
-    auto out            = with_odds(engine, chosen, of(chosen));
+    auto out            = with_odds(engine, chosen, "logprob", of(chosen));
     out["top_logprobs"] = top;
+    return out;
+}
+
+// A token that was chosen, with so many of the likeliest in its place, and their odds as they were when it was chosen. A token that
+// could not be chosen is not among them.
+common_json odds_as_chosen(const sill_engine & engine, common_sampler * sampler, llama_token chosen, int32_t likely) {
+    const auto & among = *common_sampler_get_candidates(sampler, true);
+    double       of    = 0;
+    auto         top   = common_json::array();
+    for (size_t i = 0; i < among.size; i++) {
+        const auto & one = among.data[i];
+        if (one.id == chosen) {
+            of = one.p;
+        }
+        if (static_cast<int32_t>(top.size()) < likely && one.p > 0) {
+            top.push_back(with_odds(engine, one.id, "prob", one.p));
+        }
+    }
+    auto out         = with_odds(engine, chosen, "prob", of);
+    out["top_probs"] = top;
     return out;
 }
 
@@ -580,7 +611,8 @@ sill_job * sill_job_begin(const sill_engine * engine, const char * request, size
         auto       job      = std::make_unique<sill_job>();
         const auto sampling = asked.value("sampling", common_json::object());
         numbers(sampling, job->sampling);
-        job->likely = asked.value("likely", -1);
+        job->likely    = asked.value("likely", -1);
+        job->as_chosen = asked.value("as_chosen", false);
         biases(*engine, sampling, job->sampling);
         job->sampling.no_perf = true;
         if (asked.contains("messages")) {
@@ -664,7 +696,9 @@ int32_t sill_job_next(const sill_engine * engine, sill_job * job, int32_t * toke
             return 0;
         }
         if (job->likely >= 0) {
-            sill_put(likely, odds(*engine, *token, job->likely).dump_safe(), true);
+            const auto told = job->as_chosen ? odds_as_chosen(*engine, job->sampler.get(), *token, job->likely)
+                                             : odds(*engine, *token, job->likely);
+            sill_put(likely, told.dump_safe(), true);
         }
         const bool shown = job->sampling.preserved_tokens.count(*token) > 0;
         sill_put(out, common_token_to_piece(engine->vocab, *token, shown), true);

@@ -86,7 +86,8 @@ pub struct Facts {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Request {
     /// `messages`, `tools` and what else the prompt is made of, or `prompt`; and `sampling`: llama-server's names. `likely`: of so
-    /// many of the likeliest tokens at each place the odds are wanted.
+    /// many of the likeliest tokens at each place the odds are wanted, `as_chosen` once all is done to them to choose one.
+    /// `sampling.logit_bias` are pairs of a token or a text, and a number or `false` for never.
     pub body: Value,
     /// Texts that end the reply, and are not part of it.
     pub stop: Vec<String>,

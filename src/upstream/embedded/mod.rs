@@ -329,7 +329,9 @@ impl Embedded {
             model: model.unwrap_or_else(|| self.inner.id.clone()),
             form,
             asked: asked.again(),
+            choices: asked.choices,
             tokens: asked.tokens,
+            fields: asked.fields,
             n_ctx: running.generator.facts().n_ctx,
             index: 0,
         };

@@ -19,8 +19,12 @@ pub(super) struct Reply {
     pub(super) model: String,
     /// Whose words it is told in.
     pub(super) form: Form,
-    /// What llama-server's own words say again of the request: the prompt, and the settings.
-    pub(super) asked: (Value, Value),
+    /// What llama-server's own words say again of the request: the prompts, and the settings.
+    pub(super) asked: (Vec<Value>, Value),
+    /// How many replies each prompt gets.
+    pub(super) choices: u32,
+    /// What is wanted of a reply in llama-server's own words, by name; everything where there are none.
+    pub(super) fields: Vec<String>,
     /// The tokens of the reply are wanted at its end, too.
     pub(super) tokens: bool,
     /// The window (tokens).
@@ -60,7 +64,7 @@ impl Reply {
         let odds = std::mem::take(&mut said.odds);
         if self.form == Form::Native {
             let new = said.tokens.get(said.told..).unwrap_or_default();
-            let mut out = json!({"index": 0, "content": text, "tokens": new, "stop": false, "id_slot": 0,
+            let mut out = json!({"index": self.index, "content": text, "tokens": new, "stop": false, "id_slot": 0,
                 "tokens_predicted": said.tokens.len(), "tokens_evaluated": said.prompt});
             if !odds.is_empty() {
                 out["completion_probabilities"] = odds.into();
@@ -79,14 +83,16 @@ impl Reply {
             Form::Chat => json!([{"finish_reason": reason, "index": self.index, "delta": {}}]),
             Form::Text => json!([{"finish_reason": reason, "index": self.index, "logprobs": null, "text": ""}]),
             Form::Native => {
-                return self.native("", &said.content, said.tokens.get(said.told..).unwrap_or_default(), ended);
+                let last = self.native("", &said.content, said.tokens.get(said.told..).unwrap_or_default(), ended);
+                return self.wanted(last);
             }
         })
     }
 
     /// A reply in llama-server's own words, or the end of one: `content` is what is told of it now, of `whole`.
     fn native(&self, content: &str, whole: &str, tokens: &[i32], ended: &Ended) -> Value {
-        let (prompt, settings) = &self.asked;
+        let (prompts, settings) = &self.asked;
+        let prompt = usize::try_from(self.index / self.choices.max(1)).ok().and_then(|nth| prompts.get(nth));
         let held = ended.prompt_tokens.saturating_add(ended.completion_tokens);
         let why = match (ended.cut, &ended.stopped) {
             (true, _) => "limit",
@@ -94,7 +100,7 @@ impl Reply {
             (false, None) => "eos",
         };
         json!({
-            "index": 0, "content": content, "tokens": tokens, "id_slot": 0, "stop": true, "model": self.model,
+            "index": self.index, "content": content, "tokens": tokens, "id_slot": 0, "stop": true, "model": self.model,
             "tokens_predicted": ended.completion_tokens, "tokens_evaluated": ended.prompt_tokens,
             "generation_settings": settings, "prompt": prompt, "has_new_line": whole.contains('\n'),
             "truncated": ended.cut && held >= self.n_ctx, "stop_type": why,
@@ -103,9 +109,40 @@ impl Reply {
         })
     }
 
+    /// Those parts of a reply in llama-server's own words that are wanted, each by its whole path.
+    fn wanted(&self, reply: Value) -> Value {
+        if self.fields.is_empty() {
+            return reply;
+        }
+        let part = |path: &String| {
+            let found = path.split('/').try_fold(&reply, |within, name| within.get(name));
+            Some((path.clone(), found?.clone()))
+        };
+        self.fields.iter().filter_map(part).collect::<Map<_, _>>().into()
+    }
+
+    /// What the replies took together, this one the last of them: a prompt counts once.
+    pub(super) fn summed(&self, before: Option<Ended>, ended: &Ended) -> Ended {
+        let Some(before) = before else { return ended.clone() };
+        let mut sum = Ended {
+            completion_tokens: before.completion_tokens.saturating_add(ended.completion_tokens),
+            completion_ms: before.completion_ms + ended.completion_ms,
+            ..before
+        };
+        if self.index.is_multiple_of(self.choices.max(1)) {
+            sum.prompt_tokens = sum.prompt_tokens.saturating_add(ended.prompt_tokens);
+            sum.cached_tokens = sum.cached_tokens.saturating_add(ended.cached_tokens);
+            sum.prompt_ms += ended.prompt_ms;
+        }
+        sum
+    }
+
     /// What a stream ends with, before its `[DONE]`; `sum`: over all replies.
     pub(super) fn closing(&self, mut last: Value, sum: &Ended, with_usage: bool) -> Vec<Value> {
-        if !with_usage || self.form == Form::Native {
+        if self.form == Form::Native {
+            return vec![last];
+        }
+        if !with_usage {
             last["timings"] = timings(sum);
             return vec![last];
         }
@@ -122,7 +159,7 @@ impl Reply {
             if !said.odds.is_empty() {
                 out["completion_probabilities"] = said.odds.clone().into();
             }
-            return out;
+            return self.wanted(out);
         }
         let (reason, logprobs) = (finish_reason(ended, said.called()), logprobs(said.odds.clone()));
         if self.form == Form::Text {
@@ -138,23 +175,14 @@ impl Reply {
     /// All replies at once; `sum`: over all of them.
     pub(super) fn whole(&self, mut choices: Vec<Value>, sum: &Ended) -> Value {
         if self.form == Form::Native {
-            return choices.pop().unwrap_or_default();
+            let several = self.asked.0.len() > 1;
+            return if several { choices.into() } else { choices.pop().unwrap_or_default() };
         }
         let object = if self.form == Form::Chat { "chat.completion" } else { "text_completion" };
         json!({
             "choices": choices, "created": self.created, "id": self.id, "model": self.model, "object": object,
             "system_fingerprint": BUILD, "usage": usage(sum), "timings": timings(sum),
         })
-    }
-}
-
-/// What the replies to one request took together: the prompt counts once.
-pub(super) fn summed(before: Option<Ended>, ended: &Ended) -> Ended {
-    let Some(before) = before else { return ended.clone() };
-    Ended {
-        completion_tokens: before.completion_tokens.saturating_add(ended.completion_tokens),
-        completion_ms: before.completion_ms + ended.completion_ms,
-        ..before
     }
 }
 
@@ -292,8 +320,18 @@ mod tests {
     }
 
     fn reply(form: Form) -> Reply {
-        let asked = (json!("p"), json!({"n_predict": 3}));
-        Reply { id: "x-1".into(), created: 7, model: "m".into(), form, asked, tokens: true, n_ctx: 64, index: 0 }
+        Reply {
+            id: "x-1".into(),
+            created: 7,
+            model: "m".into(),
+            form,
+            asked: (vec![json!("p")], json!({"n_predict": 3})),
+            choices: 2,
+            fields: Vec::new(),
+            tokens: true,
+            n_ctx: 64,
+            index: 0,
+        }
     }
 
     #[test]
@@ -311,7 +349,7 @@ mod tests {
             said.take(&delta);
         }
         let choice = reply(Form::Chat).choice(&said, &ended(false));
-        let whole = reply(Form::Chat).whole(vec![choice], &summed(None, &ended(false)));
+        let whole = reply(Form::Chat).whole(vec![choice], &ended(false));
         assert_eq!(whole["choices"][0]["finish_reason"], "tool_calls");
         assert_eq!(
             whole["choices"][0]["message"],
@@ -346,8 +384,11 @@ mod tests {
         let second = Reply { index: 1, ..reply(Form::Chat) };
         assert_eq!(second.opening().unwrap()["choices"][0]["index"], 1);
         assert_eq!(second.last(&Said::default(), &ended(false))["choices"][0]["index"], 1);
-        let sum = summed(Some(ended(false)), &ended(false));
+        let sum = second.summed(Some(ended(false)), &ended(false));
         assert_eq!((sum.prompt_tokens, sum.completion_tokens), (9, 2 * ended(false).completion_tokens));
+        // The third is the first to the next prompt.
+        let sum = Reply { index: 2, ..reply(Form::Text) }.summed(Some(sum), &ended(false));
+        assert_eq!((sum.prompt_tokens, sum.completion_tokens), (18, 3 * ended(false).completion_tokens));
         assert_eq!(reply(Form::Text).text("a", &mut Said::default())["object"], "text_completion");
     }
 
@@ -372,6 +413,13 @@ mod tests {
             (&whole["stop_type"], &whole["truncated"], &whole["prompt"]),
             (&json!("limit"), &json!(false), &json!("p"))
         );
+        let fields = ["content", "generation_settings/n_predict", "timings/none", "prompt"].map(str::to_owned).into();
+        let some = Reply { fields, ..native.clone() };
+        let expected = json!({"content": "a\nb", "generation_settings/n_predict": 3, "prompt": "p"});
+        assert_eq!(some.whole(vec![some.choice(&said, &ended(true))], &ended(true)), expected);
+        let of_two = Reply { asked: (vec![json!("p"), json!("q")], json!({})), choices: 1, index: 1, ..native.clone() };
+        let both = of_two.whole(vec![json!({}), of_two.choice(&said, &ended(true))], &ended(true));
+        assert_eq!((&both[1]["index"], &both[1]["prompt"], &both[0]), (&json!(1), &json!("q"), &json!({})));
         let full = Reply { n_ctx: 12, ..native };
         assert_eq!(full.choice(&said, &ended(true))["truncated"], true);
         assert_eq!(full.choice(&said, &ended(false))["stop_type"], "eos");

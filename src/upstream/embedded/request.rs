@@ -56,16 +56,20 @@ pub(super) enum Form {
 /// A request, read.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Asked {
-    /// For the engine.
+    /// For the engine, with the first of the prompts.
     pub(super) request: Request,
+    /// The other prompts of a text, each of which gets replies of its own.
+    pub(super) more: Vec<Value>,
     /// The usage is wanted at the end of a stream.
     pub(super) usage: bool,
-    /// How many replies are wanted.
+    /// How many replies to each prompt are wanted.
     pub(super) choices: u32,
     /// The model's name in the request, which the reply says again.
     pub(super) model: Option<String>,
     /// The tokens of the reply are wanted at its end, too.
     pub(super) tokens: bool,
+    /// What is wanted of the reply, and nothing else: names, or paths with `/` between them. Everything where there are none.
+    pub(super) fields: Vec<String>,
 }
 
 /// Reads the body of `/v1/chat/completions`, `/v1/completions` or `/completion`.
@@ -76,18 +80,22 @@ pub(super) fn read(body: &[u8], form: Form) -> Result<Asked, String> {
     let body: Value = serde_json::from_slice(body).map_err(|e| unreadable(&e))?;
     let body = body.as_object().ok_or("the body is not a JSON object")?;
     cannot(body)?;
-    let mut out = Map::new();
+    let (mut out, mut more) = (Map::new(), Vec::new());
     match form {
         Form::Chat => conversation(body, &mut out)?,
         Form::Text | Form::Native => {
-            let prompt = one_prompt(&body.get("prompt").cloned().unwrap_or_default())?;
-            out.insert("prompt".into(), prompt);
+            let mut all = prompts(body.get("prompt").unwrap_or(&Value::Null))?.into_iter();
+            out.insert("prompt".into(), all.next().unwrap_or_default());
+            more = all.collect();
         }
     }
     format(body, &mut out)?;
     out.insert("sampling".into(), Value::Object(sampling(body)?));
     if let Some(likely) = likely(body, form)? {
         out.insert("likely".into(), likely.into());
+        if flag(body, "post_sampling_probs")?.unwrap_or(false) {
+            out.insert("as_chosen".into(), true.into());
+        }
     }
     let stream = flag(body, "stream")?.unwrap_or(false);
     let request =
@@ -98,12 +106,14 @@ pub(super) fn read(body: &[u8], form: Form) -> Result<Asked, String> {
     let choices = choices.filter(|n| (1..=CHOICES).contains(n));
     let choices = choices.ok_or_else(|| format!("`n` must be a whole number from 1 to {CHOICES}"))?;
     let tokens = flag(body, "return_tokens")?.unwrap_or(false);
-    Ok(Asked { request, usage, choices: if form == Form::Native { 1 } else { choices }, model, tokens })
+    let choices = if form == Form::Native { 1 } else { choices };
+    let fields = if form == Form::Native { fields(body)? } else { Vec::new() };
+    Ok(Asked { request, more, usage, choices, model, tokens, fields })
 }
 
 impl Asked {
-    /// What a reply in llama-server's own words says again: the prompt, and the settings that were named.
-    pub(super) fn again(&self) -> (Value, Value) {
+    /// What replies in llama-server's own words say again: the prompts, and the settings that were named.
+    pub(super) fn again(&self) -> (Vec<Value>, Value) {
         let Request { body, stop, max_tokens, stream, .. } = &self.request;
         let most = max_tokens.map_or(-1, i64::from);
         let mut settings = body["sampling"].clone();
@@ -113,17 +123,23 @@ impl Asked {
             ("stream", (*stream).into()),
             ("stop", stop.clone().into()),
             ("n_probs", body.get("likely").cloned().unwrap_or_else(|| 0.into())),
+            ("post_sampling_probs", body.get("as_chosen").is_some().into()),
         ] {
             settings[key] = value;
         }
-        (body.get("prompt").cloned().unwrap_or_default(), settings)
+        let first = body.get("prompt").cloned().unwrap_or_default();
+        (std::iter::once(first).chain(self.more.iter().cloned()).collect(), settings)
     }
 
-    /// What the engine is asked for each reply, in turn: a seed of the client's own gives each of them one of its own.
+    /// What the engine is asked for each reply, in turn: a seed of the client's own gives each of them to one prompt one of its own.
     pub(super) fn each(&self) -> impl Iterator<Item = Request> + Send + use<> {
-        let request = self.request.clone();
-        (0..self.choices).map(move |nth| {
+        let (request, choices) = (self.request.clone(), self.choices);
+        let prompts = std::iter::once(None).chain(self.more.clone().into_iter().map(Some));
+        prompts.flat_map(move |prompt| (0..choices).map(move |nth| (prompt.clone(), nth))).map(move |(prompt, nth)| {
             let mut request = request.clone();
+            if let Some(prompt) = prompt {
+                request.body["prompt"] = prompt;
+            }
             if let Some(seed) = request.body["sampling"]["seed"].as_u64().filter(|seed| *seed < u64::from(u32::MAX)) {
                 request.body["sampling"]["seed"] = ((seed + u64::from(nth)) % u64::from(u32::MAX)).into();
             }
@@ -182,7 +198,7 @@ fn flag(body: &Map<String, Value>, key: &str) -> Result<Option<bool>, String> {
 fn cannot(body: &Map<String, Value>) -> Result<(), String> {
     let refused =
         |what: &str| Err(format!("`{what}` is more than the embedded engine can do: use llama-server for that"));
-    for key in ["echo", "suffix", "best_of", "lora", "response_fields"] {
+    for key in ["echo", "suffix", "best_of", "lora"] {
         if there(body, key).is_some_and(|value| *value != false && *value != 1 && *value != "" && *value != json!([])) {
             return refused(key);
         }
@@ -335,24 +351,68 @@ fn there_in(value: &Value, key: &str) -> Option<Value> {
     value.get(key).filter(|value| !value.is_null()).cloned()
 }
 
-/// A prompt, as llama-server reads it: a text, or tokens, or tokens and texts in a row. Several prompts would be several replies.
+/// The prompts, as llama-server reads them: a text, or tokens, or tokens and texts in a row; or a list of such prompts. There is one at
+/// least.
+fn prompts(prompt: &Value) -> Result<Vec<Value>, String> {
+    match prompt {
+        Value::Array(all) if !all.is_empty() && !all.iter().any(is_token) => all.iter().map(one_prompt).collect(),
+        one => Ok(vec![one_prompt(one)?]),
+    }
+}
+
+fn is_token(part: &Value) -> bool {
+    part.as_i64().is_some_and(|token| i32::try_from(token).is_ok())
+}
+
 fn one_prompt(prompt: &Value) -> Result<Value, String> {
-    let is_token = |part: &Value| part.as_i64().is_some_and(|token| i32::try_from(token).is_ok());
     match prompt {
         Value::String(_) => Ok(prompt.clone()),
         Value::Object(said) if !said.contains_key("multimodal_data") => {
             one_prompt(said.get("prompt_string").filter(|text| text.is_string()).unwrap_or(&Value::Null))
         }
-        Value::Array(all) if all.len() == 1 && !is_token(&all[0]) => one_prompt(&all[0]),
         Value::Array(all) if all.iter().any(is_token) && all.iter().all(|part| part.is_string() || is_token(part)) => {
             Ok(prompt.clone())
         }
         _ => Err(
-            "`prompt` must be one text, or one list of tokens: the embedded engine takes neither several prompts nor \
-                  pictures"
+            "`prompt` must be a text, a list of tokens, or a list of such prompts: the embedded engine takes no pictures there"
                 .into(),
         ),
     }
+}
+
+/// The tokens that are to be likelier or less likely, as llama-server reads them: an object of tokens or texts and how much, or a list
+/// of pairs of these. `false` is for never.
+fn biases(biases: &Value) -> Result<Vec<Value>, String> {
+    let wrong = || {
+        "`logit_bias` must be an object of tokens or texts and numbers, or a list of such pairs (`false` for never)"
+            .to_owned()
+    };
+    let sound = |bias: &Value| bias.is_number() || *bias == false;
+    match biases {
+        Value::Object(all) => {
+            let pair = |(of, bias): (&String, &Value)| {
+                let of = of.parse::<i64>().map_or_else(|_| json!(of), Value::from);
+                sound(bias).then(|| json!([of, bias])).ok_or_else(wrong)
+            };
+            all.iter().map(pair).collect()
+        }
+        Value::Array(all) => {
+            let pair = |pair: &Value| match pair.as_array().map(Vec::as_slice) {
+                Some([of, bias]) if (of.is_i64() || of.is_string()) && sound(bias) => Ok(pair.clone()),
+                _ => Err(wrong()),
+            };
+            all.iter().map(pair).collect()
+        }
+        _ => Err(wrong()),
+    }
+}
+
+/// What is wanted of a reply, by name.
+fn fields(body: &Map<String, Value>) -> Result<Vec<String>, String> {
+    let wrong = || "`response_fields` must be an array of strings".to_owned();
+    let Some(fields) = there(body, "response_fields") else { return Ok(Vec::new()) };
+    let name = |field: &Value| field.as_str().map(str::to_owned).ok_or_else(wrong);
+    fields.as_array().ok_or_else(wrong)?.iter().map(name).collect()
 }
 
 fn sampling(body: &Map<String, Value>) -> Result<Map<String, Value>, String> {
@@ -381,13 +441,8 @@ fn sampling(body: &Map<String, Value>) -> Result<Map<String, Value>, String> {
     if let Some(ignore) = flag(body, "ignore_eos")? {
         out.insert("ignore_eos".into(), ignore.into());
     }
-    if let Some(biases) = there(body, "logit_bias") {
-        let biases = biases.as_object().ok_or("`logit_bias` must be an object of tokens and numbers")?;
-        let sound = |(token, bias): (&String, &Value)| token.parse::<u32>().is_ok() && bias.is_number();
-        if !biases.iter().all(sound) {
-            return Err("`logit_bias` must be an object of tokens and numbers".into());
-        }
-        out.insert("logit_bias".into(), Value::Object(biases.clone()));
+    if let Some(wanted) = there(body, "logit_bias") {
+        out.insert("logit_bias".into(), biases(wanted)?.into());
     }
     Ok(out)
 }
@@ -549,7 +604,10 @@ mod tests {
             (json!({"messages": [{}], "tool_choice": "perhaps"}), "perhaps"),
             (json!({"messages": [{}], "tool_choice": {"function": {"name": "x"}}}), "not among the tools"),
             (json!({"messages": [{}], "response_format": {"type": "xml"}}), "response_format"),
-            (json!({"messages": [{}], "logit_bias": {"a": 1}}), "`logit_bias`"),
+            (json!({"messages": [{}], "logit_bias": {"a": "b"}}), "`logit_bias`"),
+            (json!({"messages": [{}], "logit_bias": [[1]]}), "`logit_bias`"),
+            (json!({"messages": [{}], "logit_bias": [[1, true]]}), "`logit_bias`"),
+            (json!({"messages": [{}], "post_sampling_probs": 1, "n_probs": 1}), "`post_sampling_probs`"),
             (json!({"messages": [{}], "stream": "yes"}), "`stream`"),
         ];
         for (body, part) in cases {
@@ -587,12 +645,12 @@ mod tests {
         let prompt = |prompt: Value| {
             let body = json!({"prompt": prompt, "n_predict": 4, "return_tokens": true, "n": 3}).to_string();
             read(body.as_bytes(), Form::Native)
-                .map(|asked| (asked.again().0, asked.again().1, asked.choices, asked.tokens))
+                .map(|asked| (json!(asked.again().0), asked.again().1, asked.choices, asked.tokens))
         };
         let (again, settings, choices, tokens) = prompt(json!([1, 2, "three"])).unwrap();
         assert_eq!(
             (again, settings["n_predict"].clone(), choices, tokens),
-            (json!([1, 2, "three"]), json!(4), 1, true)
+            (json!([[1, 2, "three"]]), json!(4), 1, true)
         );
         for (given, is) in [
             (json!("one"), json!("one")),
@@ -601,11 +659,38 @@ mod tests {
             (json!([7]), json!([7])),
             (json!({"prompt_string": "one"}), json!("one")),
         ] {
-            assert_eq!(prompt(given).unwrap().0, is);
+            assert_eq!(prompt(given).unwrap().0, json!([is]));
+        }
+        for several in [json!(["a", "b"]), json!([[1], [2, "b"]]), json!(["a", [1]])] {
+            assert_eq!(prompt(several.clone()).unwrap().0, several);
         }
         let picture = json!({"prompt_string": "<__media__>", "multimodal_data": ["AA=="]});
-        for several in [json!(["a", "b"]), json!([[1], [2]]), json!([]), json!([1.5]), json!(null), picture] {
-            assert!(prompt(several).unwrap_err().contains("`prompt`"));
+        for wrong in [json!([]), json!([1.5]), json!([["a", "b"]]), json!(["a", null]), json!(null), picture] {
+            assert!(prompt(wrong).unwrap_err().contains("`prompt`"));
         }
+    }
+
+    #[test]
+    fn each_prompt_gets_as_many_replies_as_are_wanted() {
+        let body = json!({"prompt": ["a", [1]], "n": 2, "seed": 7});
+        let asked = read(body.to_string().as_bytes(), Form::Text).unwrap();
+        let each: Vec<_> = asked
+            .each()
+            .map(|request| (request.body["prompt"].clone(), request.body["sampling"]["seed"].clone()))
+            .collect();
+        let expected = [(json!("a"), 7), (json!("a"), 8), (json!([1]), 7), (json!([1]), 8)];
+        assert_eq!(each, expected.map(|(prompt, seed)| (prompt, json!(seed))));
+    }
+
+    #[test]
+    fn tokens_are_biased_as_llama_server_would() {
+        let of = |biases: Value| {
+            let asked = chat(&json!({"messages": [{"role": "user", "content": "a"}], "logit_bias": biases})).unwrap();
+            asked.request.body["sampling"]["logit_bias"].clone()
+        };
+        assert_eq!(of(json!({"17": -100, " the ": false})), json!([[17, -100], [" the ", false]]));
+        assert_eq!(of(json!([[17, 1.5], ["17", -1]])), json!([[17, 1.5], ["17", -1]]));
+        let asked = chat(&json!({"messages": [{}], "n_probs": 2, "post_sampling_probs": true})).unwrap();
+        assert_eq!(asked.request.body["as_chosen"], true);
     }
 }

@@ -6,7 +6,7 @@ use http::{Response, StatusCode, header};
 use serde_json::Value;
 
 use super::Told;
-use super::reply::{self, Reply, summed};
+use super::reply::{self, Reply};
 use super::request::Form;
 use crate::engine::generate::{Ended, Event};
 
@@ -30,7 +30,7 @@ pub(super) async fn at_once(
             | Event::Token(_) => continue,
         };
         choices.push(shape.choice(&told.said, &ended));
-        let so_far = summed(sum, &ended);
+        let so_far = shape.summed(sum, &ended);
         match more.next() {
             Some(next) => (told, shape.index, sum) = (next, shape.index + 1, Some(so_far)),
             None => return whole(StatusCode::OK, &shape.whole(choices, &so_far)),
@@ -103,7 +103,7 @@ impl<M: Iterator<Item = Told>> Streamed<M> {
     fn ended(&mut self, ended: &Ended) -> String {
         let said = self.told.take().map(|told| told.said).unwrap_or_default();
         let last = self.shape.last(&said, ended);
-        let sum = summed(self.sum.take(), ended);
+        let sum = self.shape.summed(self.sum.take(), ended);
         self.told = self.more.next();
         if self.told.is_none() {
             let parts = self.shape.closing(last, &sum, self.usage);
