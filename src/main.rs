@@ -214,6 +214,9 @@ enum Command {
         /// What the summary should keep above all.
         #[arg(long, value_name = "TEXT")]
         focus: Option<String>,
+        /// Have the focus wait for the next fold, which comes by itself: nothing is evaluated again for it.
+        #[arg(long, requires = "focus")]
+        next_break: bool,
         /// Write the brief and say what folding costs; change nothing. A fold that follows takes that brief.
         #[arg(long)]
         dry_run: bool,
@@ -412,7 +415,9 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Count(of) => cli::plan::show_counts(config, &of),
         Command::Top => cli::top::run(&config),
         Command::Context(of) => cli::context::run(&config, &of),
-        Command::Compact { id, focus, dry_run, json } => compact(&config, &id, focus, dry_run, json),
+        Command::Compact { id, focus, next_break, dry_run, json } => {
+            compact(&config, &id, focus, &cli::pin::How { next_break, dry_run, json })
+        }
         Command::Done(of) => cli::guard::done(&config, &of),
         Command::Resume(of) => cli::guard::resume(&config, &of),
         Command::Pin(of) => cli::pin::pin(&config, &of),
@@ -562,15 +567,19 @@ async fn stop() {
     let _ = interrupt.await;
 }
 
-fn compact(config: &Config, id: &str, focus: Option<String>, dry: bool, json: bool) -> Result<ExitCode, Failure> {
-    let wanted = serde_json::json!({"focus": focus, "dry_run": dry, "write_brief": dry});
+fn compact(config: &Config, id: &str, focus: Option<String>, how: &cli::pin::How) -> Result<ExitCode, Failure> {
+    let mut wanted = how.body();
+    wanted["focus"] = focus.into();
+    // A focus that waits has no brief to be priced with.
+    wanted["write_brief"] = (how.dry_run && !how.next_break).into();
     let answer = cli::pin::ask(config, id, http::Method::POST, "compact", Some(&wanted))?;
-    if json {
+    if how.json {
         out_json(&answer)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let page = cli::pin::said(&answer, &cli::pin::How { next_break: false, dry_run: dry, json }, "folded");
-    out(&format!("{page}\n{}\n", answer["brief"].as_str().unwrap_or("")))?;
+    let page = cli::pin::said(&answer, how, "folded");
+    let brief = answer["brief"].as_str().map_or_else(String::new, |brief| format!("\n{brief}\n"));
+    out(&(page + &brief))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -75,7 +75,7 @@ fn text(value: &Value) -> String {
 }
 
 fn percent(pressure: &Value) -> String {
-    pressure.as_f64().map_or("-".into(), |p| format!("{:.0} %", p * 100.0))
+    pressure.as_f64().map_or("-".into(), |p| format!("{:.0} %", (p * 100.0).round()))
 }
 
 /// All conversations, a line each.

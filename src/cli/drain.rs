@@ -45,6 +45,25 @@ fn line(one: &Value) -> String {
     let speed = one["prompt_tokens_per_second"].as_f64();
     let speed = speed.map_or_else(String::new, |speed| format!(", {speed:.0} prompt tokens a second"));
     let (name, url, standing) = (text("upstream"), text("url"), text("standing"));
-    let (open, answered, moved) = (count("open"), count("answered"), count("moved"));
-    format!("{name} at {url}: {standing}{why}; {open} open, {answered} answered, {moved} moved to others{speed}\n")
+    let [open, answered, moved] = ["open", "answered", "moved"].map(count);
+    // Requests are counted where there is a choice between servers: that a single one answered none would not be true.
+    let counts = match [&open, &answered, &moved].into_iter().all(|n| n == "0") {
+        true => String::new(),
+        false => format!("; {open} open, {answered} answered, {moved} moved to others"),
+    };
+    format!("{name} at {url}: {standing}{why}{counts}{speed}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_told_where_they_were_counted() {
+        let mut one =
+            json!({"upstream": "main", "url": "http://h:1", "standing": "ready", "open": 0, "answered": 0, "moved": 0});
+        assert_eq!(line(&one), "main at http://h:1: ready\n");
+        one["answered"] = json!(1200);
+        assert_eq!(line(&one), "main at http://h:1: ready; 0 open, 1,200 answered, 0 moved to others\n");
+    }
 }

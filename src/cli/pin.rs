@@ -52,7 +52,7 @@ pub(crate) struct How {
 }
 
 impl How {
-    pub(super) fn body(&self) -> Value {
+    pub(crate) fn body(&self) -> Value {
         json!({"when": if self.next_break { "next_break" } else { "now" }, "dry_run": self.dry_run})
     }
 }

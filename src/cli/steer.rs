@@ -255,7 +255,8 @@ pub(crate) fn status(config: &Config, of: &Status) -> Result<ExitCode, Failure> 
 /// How full the window is, and how soon it is rewritten.
 fn line(seen: &Value) -> String {
     let full = seen["state"]["pressure"].as_f64().filter(|_| seen["state"]["window"].is_u64());
-    let full = full.map_or_else(|| "window unknown".to_owned(), |pressure| format!("{:.0} %", pressure * 100.0));
+    let full =
+        full.map_or_else(|| "window unknown".to_owned(), |pressure| format!("{:.0} %", (pressure * 100.0).round()));
     match seen["fold_in_requests"].as_u64() {
         Some(n) => format!("{full} · fold in {n}"),
         None => full,

@@ -208,6 +208,12 @@ fn compact_asks_the_running_proxy() {
     // The command line finds it by its config: the address is the one that was given.
     let config = std::fs::read_to_string(dir.path().join("config.toml")).unwrap();
     std::fs::write(dir.path().join("config.toml"), config.replace("127.0.0.1:0", &served.address.to_string())).unwrap();
+    // A focus may wait for the fold that comes by itself.
+    let waits = cli(dir.path(), &["compact", &id, "--focus", "KEEP-TULIPS", "--next-break"]);
+    code(&waits, 0);
+    assert!(String::from_utf8_lossy(&waits.stdout).contains("waits for the next rewrite"), "{waits:?}");
+    assert!(fake.summaries().is_empty());
+    code(&cli(dir.path(), &["compact", &id, "--next-break"]), 2);
     // A person may type the beginning of the id.
     let done = document(&cli(dir.path(), &["compact", &id[..6], "--focus", "KEEP-ROSES", "--json"]));
     assert_eq!(done["conversation"], id.as_str());

@@ -123,6 +123,44 @@ fn a_brief_says_what_a_person_wrote() {
     assert_eq!(it.ask("restore", &json!({"message": folded})).error().0, "folded");
 }
 
+/// Seen with a real model: the words were gone with the next fold, and a fold of two small messages took the whole brief with it.
+#[test]
+fn words_in_a_brief_stay_in_the_briefs_after_it() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\nstrategy = \"truncate\"\n");
+    let mut sent = chat().user("Let us plan the garden.");
+    for n in 0..5 {
+        sent = sent.assistant(&prose(n, 800)).user(&format!("And item {n}?"));
+    }
+    let id = proxy.chat(&sent).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let base = format!("/windowsill/conversations/{id}");
+    let mut it = Steered { fake, proxy, sent, base };
+    it.ask("compact", &json!({})).ok();
+    it.ask("brief", &json!({"text": "The fence is painted, and ZEBRA is the code word."})).ok();
+    let brief = |it: &Steered| it.edits()[0]["brief"].as_str().unwrap_or_default().to_owned();
+    let stands_for = |brief: &str| -> u64 {
+        let number = brief.split("brief of ").nth(1).and_then(|rest| rest.split(' ').next());
+        number.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{brief}"))
+    };
+    let first = stands_for(&brief(&it));
+    for round in 1..4 {
+        for n in 0..4 {
+            it.sent = it.sent.assistant(&prose(10 * round + n, 800)).user(&format!("And thing {n} of {round}?"));
+        }
+        it.proxy.chat(&it.sent).ok();
+        it.ask("compact", &json!({})).ok();
+        let now = brief(&it);
+        assert!(now.contains("ZEBRA is the code word"), "round {round}: {now}");
+        assert!(stands_for(&now) > first && now.contains("[end of windowsill brief]"), "{now}");
+    }
+    // With next to nothing left to fold, the brief is not what gives way.
+    let stands = brief(&it);
+    it.sent = it.sent.assistant("Yes.").user("And now?");
+    it.proxy.chat(&it.sent).ok();
+    let again = it.ask("compact", &json!({}));
+    assert!(again.status == 409 || brief(&it).contains("ZEBRA is the code word"), "{}\n{stands}\n{}", again.text(), brief(&it));
+}
+
 #[test]
 fn what_makes_no_sense_is_refused_and_changes_nothing() {
     let it = previewed();

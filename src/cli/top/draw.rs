@@ -115,7 +115,7 @@ fn conversations(frame: &mut Frame<'_>, area: Rect, state: &State) {
     }
     let rows = state.rows.iter().map(|row| {
         let style = severity(state, row.severity.as_deref());
-        let full = row.pressure.map_or("    -".to_owned(), |pressure| format!("{:4.0}%", pressure * 100.0));
+        let full = row.pressure.map_or("    -".to_owned(), |pressure| format!("{:4.0}%", (pressure * 100.0).round()));
         let filled = row.pressure.map_or(0, |pressure| (pressure.clamp(0.0, 1.0) * 1000.0).round() as u64);
         // What is under way is told by how long it is.
         let when = match row.since_ms {

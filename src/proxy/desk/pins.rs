@@ -87,7 +87,7 @@ fn listed_without_server(app: &App, id: &str) -> Result<Value, Error> {
     let window = row.state["window"].as_u64().and_then(|n| Tokens::try_from(n).ok());
     Ok(json!({
         "conversation": row.id, "pins": pins, "tokens": sum, "window": window, "most": window.map(|w| w / ALL_PINS),
-        "most_each": window.map(|w| w / LARGEST_PIN), "paused": standing.paused, "waiting": standing.wishes, "tools": standing.tools,
+        "most_each": window.map(|w| w / LARGEST_PIN), "paused": standing.paused, "waiting": standing.waiting(&view), "tools": standing.tools,
     }))
 }
 
@@ -287,7 +287,7 @@ fn listed(ground: &Ground) -> Value {
         "conversation": ground.row.id, "pins": own.chain(by_pattern).collect::<Vec<_>>(),
         "tokens": weight(ground), "window": ground.facts.window, "most": ground.facts.window / ALL_PINS,
         "most_each": ground.facts.window / LARGEST_PIN, "paused": ground.standing.paused,
-        "waiting": ground.standing.wishes, "tools": ground.standing.tools,
+        "waiting": ground.standing.waiting(ground.old()), "tools": ground.standing.tools,
     })
 }
 

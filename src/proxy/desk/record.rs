@@ -44,12 +44,19 @@ pub struct Text {
 impl Text {
     /// What a message says, without its JSON; any other text as it is.
     pub fn said(&self) -> Cow<'_, str> {
-        let is_message = self.id.is_none() && self.at.is_some() && self.kind != MESSAGES;
-        if is_message { spoken(&self.text).into() } else { Cow::Borrowed(&self.text) }
+        if self.is_message() { spoken(&self.text).into() } else { Cow::Borrowed(&self.text) }
     }
 
-    /// The text inside a result that came wrapped in JSON: what lines are counted in, since that of a wrapping is one line.
+    fn is_message(&self) -> bool {
+        self.id.is_none() && self.at.is_some() && self.kind != MESSAGES
+    }
+
+    /// What a message says, or the text inside a result that came wrapped in JSON: what lines are counted in, since that of a wrapping is
+    /// one line.
     pub fn inner(&self) -> Option<String> {
+        if self.is_message() {
+            return Some(spoken(&self.text));
+        }
         let is_result = self.id.is_some() && self.kind == "tool_result";
         is_result.then(|| unwrap(&self.text)).flatten().map(|inner| inner.text)
     }

@@ -151,11 +151,11 @@ fn insight_in(
     out["rewrites"] = json!(rewrites::told(&events));
     let standing = standing_in(store, &row.id, None)?;
     out["paused"] = json!(standing.paused);
-    out["state"]["waits"] = json!(waits(&row.state, &standing));
+    out["state"]["waits"] = json!(waits(&row.state, &standing, &view));
     out["advice"] = json!(advice(&out, &events, turns.len()));
     let adds = grows_by(&turns);
     out["grows_by"] = json!(adds);
-    out["fold_in_requests"] = json!(adds.and_then(|adds| fold_in(&row.state, adds)));
+    out["fold_in_requests"] = json!(adds.filter(|_| !standing.paused).and_then(|adds| fold_in(&row.state, adds)));
     let newest: Vec<Value> = turns.into_iter().rev().take(TURNS).rev().collect();
     // Until 0.3, also by the name that it had before.
     out["turns"] = json!(newest);
@@ -164,7 +164,7 @@ fn insight_in(
 }
 
 /// Why nothing happens though a line is passed, what a person stopped, and what they have wait.
-fn waits(state: &Value, standing: &Standing) -> Vec<Value> {
+fn waits(state: &Value, standing: &Standing, view: &View) -> Vec<Value> {
     let mut out = Vec::new();
     if standing.paused {
         out.push(json!(
@@ -174,7 +174,7 @@ fn waits(state: &Value, standing: &Standing) -> Vec<Value> {
     } else {
         out.extend(state["waits"].as_array().into_iter().flatten().cloned());
     }
-    let names: Vec<&str> = standing.wishes.iter().map(Steer::as_str).collect();
+    let names: Vec<&str> = standing.waiting(view).into_iter().map(Steer::as_str).collect();
     match names.len() {
         0 => {}
         1 => out.push(json!(format!("One change of yours waits for the next rewrite: {}.", names[0]))),
@@ -231,13 +231,13 @@ fn grows_by(turns: &[Value]) -> Option<u64> {
     (!added.is_empty()).then(|| added.iter().sum::<u64>() / added.len() as u64).filter(|n| *n > 0)
 }
 
-/// After how many requests of that size the prompt passes the line from which it is folded; `None` where it has passed it, or
-/// the line is not known.
+/// With which of the next requests, each of that size, the prompt comes to the line from which it is folded; `None` where it has passed
+/// it, or the line is not known.
 fn fold_in(state: &Value, adds: u64) -> Option<u64> {
     let lines = &state["lines"];
     let line = lines["fold_at"].as_u64().or(lines["summarize_at"].as_u64())?;
     let left = line.checked_sub(state["prompt_tokens"].as_u64()?).filter(|left| *left > 0)?;
-    Some((left / adds).max(1))
+    Some(left.div_ceil(adds))
 }
 
 /// The last reply that was to a prompt of the conversation's own.

@@ -32,6 +32,9 @@ const CHANGES: usize = 5_000;
 /// What helps where a change would not fit.
 pub(in crate::proxy) const SHORTEN: &str = "clear or fold something first";
 
+/// What is said of a change that frees nothing.
+const LONGER: &str = "this frees nothing: what stands in its place, with the tool that reads it back, takes as much as the message or more";
+
 /// Changes that may wait for one break.
 const WAITING: usize = 32;
 
@@ -56,10 +59,12 @@ async fn steer_now(app: &Arc<App>, id: &str, what: &Steer, when: When, dry_run: 
         };
     }
     let (view, originals) = steered(app, &ground.subject(), what)?;
-    if when == When::NextBreak {
+    let is_same = view.edits == ground.old().edits;
+    // What waits may put back what another change that waits takes out, but nothing gets shorter by waiting.
+    if when == When::NextBreak && !(is_same && matches!(what, Steer::Clear(_) | Steer::Evict(_))) {
         return wish(app, &ground, what, dry_run).await;
     }
-    if view.edits == ground.old().edits {
+    if is_same {
         return Err(nothing(match what {
             // A line or a preview may take as many tokens as the result.
             Steer::Clear(_) | Steer::Evict(_) => {
@@ -77,7 +82,11 @@ async fn steer_now(app: &Arc<App>, id: &str, what: &Steer, when: When, dry_run: 
         let asked = Asked { by: AskedBy::User, action, because, focus: None, undoes: None, started };
         record_view(app, &ground, &price, view, asked, batch).await?;
     }
-    Ok(priced(app, &ground, &price, when, dry_run))
+    let mut told = priced(app, &ground, &price, when, dry_run);
+    if matches!(what, Steer::Clear(_) | Steer::Evict(_)) && price.after >= price.before && told["note"].is_null() {
+        told["note"] = json!(LONGER);
+    }
+    Ok(told)
 }
 
 /// Has a change wait for the next break.

@@ -24,7 +24,7 @@ use crate::conversation::edit::View;
 use crate::conversation::{Digest, Message, Plainness, Tokens};
 use crate::guard::books::Books;
 use crate::guard::triggers::{Folded, Pace};
-use crate::measure::Known;
+use crate::measure::{Known, ModelKey};
 use crate::plan::Regions;
 use crate::proxy::traffic::Using;
 use crate::recall::missed::Kind;
@@ -234,6 +234,9 @@ pub(in crate::proxy) struct Spend {
     /// Of these, evaluated.
     #[serde(rename = "summary_evaluated_tokens")]
     pub(in crate::proxy) summary_evaluated: u64,
+    /// Tokens that models wrote for summaries.
+    #[serde(rename = "summary_completion_tokens")]
+    pub(in crate::proxy) summary_completion: u64,
     /// Prompt tokens of prompts that were sent to be evaluated before they are needed.
     #[serde(rename = "prefill_prompt_tokens")]
     pub(in crate::proxy) prefill_prompt: u64,
@@ -283,6 +286,7 @@ impl Spend {
     pub(in crate::proxy) fn add_summary(&mut self, reported: &Reported) {
         self.summary_prompt += reported.prompt.map_or(0, u64::from);
         self.summary_evaluated += reported.evaluated.map_or(0, u64::from);
+        self.summary_completion += reported.completion.map_or(0, u64::from);
     }
 }
 
@@ -418,6 +422,8 @@ pub(in crate::proxy) struct Whole {
     pub(in crate::proxy) tokens: Tokens,
     /// What its system prompt and tools were planned with; unknown after a restart.
     pub(in crate::proxy) head: Option<Tokens>,
+    /// Whose tokens they are: another model counts another way. Unknown after a restart.
+    pub(in crate::proxy) of: Option<Digest>,
 }
 
 impl Whole {
@@ -425,7 +431,12 @@ impl Whole {
     pub(in crate::proxy) fn of(state: &Value) -> Option<Whole> {
         let of = |path: &str| state.pointer(path).and_then(Value::as_u64).and_then(|n| Tokens::try_from(n).ok());
         let messages = usize::try_from(state["messages"].as_u64()?).ok()?;
-        Some(Whole { messages, tokens: of("/client_tokens")?, head: None })
+        Some(Whole { messages, tokens: of("/client_tokens")?, head: None, of: None })
+    }
+
+    /// What stands for a model.
+    pub(in crate::proxy) fn model(key: &ModelKey) -> Digest {
+        Digest::of(key.to_string().as_bytes())
     }
 
     /// What it takes with another head and with more messages, of so many tokens.

@@ -46,14 +46,14 @@ impl Sizes {
         if (LEAST..=MOST).contains(&by) { Sizes(by) } else { self }
     }
 
-    /// What a prompt says of them whose history was counted to have so many tokens.
-    pub(in crate::proxy) fn learned(self, body: &[Message], view: &View, history: Tokens) -> Sizes {
+    /// What is known of them once the messages of a history, had nothing been rewritten in it, are known to take so many tokens
+    /// together: what is told of each of them adds up to what is told of all.
+    pub(in crate::proxy) fn learned(self, body: &[Message], history: Tokens) -> Sizes {
         let rule = Sizes::default();
         if body.len() > LONG && self != rule {
             return self;
         }
-        let sum: u64 =
-            body.iter().enumerate().map(|(at, message)| u64::from(rule.in_view(view, at, Some(message)))).sum();
+        let sum: u64 = body.iter().map(|message| u64::from(rule.message(message))).sum();
         let by = f64::from(history) / sum.max(1) as f64;
         let is_right = (self.0 / by - 1.0).abs() <= TOLERATED;
         if is_right || history < TELLING || !(LEAST..=MOST).contains(&by) { self } else { Sizes(by) }
@@ -114,14 +114,14 @@ mod tests {
                 openai_chat::message(serde_json::json!({"role": "user", "content": text}).to_string().into()).unwrap()
             })
             .collect();
-        let (rule, view) = (Sizes::default(), View::default());
+        let rule = Sizes::default();
         let sum: Tokens = body.iter().map(|message| rule.message(message)).sum();
-        let first = rule.learned(&body, &view, sum * 5 / 4);
+        let first = rule.learned(&body, sum * 5 / 4);
         assert_eq!(first.message(&body[0]), (f64::from(rule.message(&body[0])) * 1.25).round() as Tokens);
         // A prompt that was counted a little otherwise changes no size, and one that was counted much otherwise does.
-        assert_eq!(first.learned(&body, &view, sum * 5 / 4 + sum / 50), first);
-        assert_ne!(first.learned(&body, &view, sum * 3 / 2), first);
-        assert_eq!(first.learned(&body, &view, sum * 50), first, "no history takes that much");
+        assert_eq!(first.learned(&body, sum * 5 / 4 + sum / 50), first);
+        assert_ne!(first.learned(&body, sum * 3 / 2), first);
+        assert_eq!(first.learned(&body, sum * 50), first, "no history takes that much");
         assert_eq!(Sizes::of(&serde_json::json!({"size_factor": first})), first);
         assert_eq!(Sizes::of(&serde_json::json!({"size_factor": 0.0})), rule);
         assert_eq!(first.adding_up(100, 150), Sizes(1.5));

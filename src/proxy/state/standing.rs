@@ -9,6 +9,7 @@ use super::scope::Scope;
 use super::steer::Steer;
 use crate::admission::Listing;
 use crate::config::PinPattern;
+use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Message, Role, Tokens, person};
 use crate::measure::ModelKey;
 use crate::pinned::{self, Pin};
@@ -63,6 +64,16 @@ impl Standing {
             Steer::Focus(focus) => Some(focus.as_str()),
             _ => None,
         })
+    }
+
+    /// The changes that wait for a break and can still be done: what was folded meanwhile is neither cleared nor put back.
+    pub(in crate::proxy) fn waiting(&self, view: &View) -> Vec<&Steer> {
+        let is_folded = |at: usize| view.edits.iter().any(|e| matches!(e, Edit::Fold { .. }) && e.touches(at));
+        let can_be = |wish: &&Steer| match wish {
+            Steer::Restore(at) | Steer::Clear(at) | Steer::Evict(at) => !is_folded(*at),
+            Steer::Brief(_) | Steer::Focus(_) | Steer::Undo => true,
+        };
+        self.wishes.iter().filter(can_be).collect()
     }
 
     /// Has nothing come back by itself behind the message that this chain hash ends with.

@@ -19,6 +19,7 @@ use super::{gauge, relay, traced};
 use crate::clock::now_ms;
 use crate::conversation::{Digest, Tokens};
 use crate::measure::{Known, Sample, Sureness};
+use crate::plan::Regions;
 use crate::plan::rewrite::Out;
 use crate::proxy::state::fresh::Learned;
 use crate::proxy::state::live::{Kept, Whole};
@@ -140,7 +141,8 @@ pub(in crate::proxy) fn account(
     events[0].data["client_tokens"] = json!(client);
     if !prepared.history.repeats_a_beginning {
         let (messages, head) = (prepared.request.conversation.body.len(), Some(prepared.made.client.head));
-        app.lives.with(&prepared.id, |l| l.accounts.whole = Some(Whole { messages, tokens: client, head }));
+        let of = Some(Whole::model(&prepared.key));
+        app.lives.with(&prepared.id, |l| l.accounts.whole = Some(Whole { messages, tokens: client, head, of }));
     }
     let answered = counted.or(prepared.made.sureness.is_exact().then_some(prepared.made.tokens));
     if let Some(prompt) = answered.filter(|_| *end == relay::End::Complete && dropped.is_none()) {
@@ -205,10 +207,11 @@ fn figures(
     let gauge = gauge::after_reply(&app.measure, prepared, sent);
     let body = &prepared.request.conversation.body;
     // What was recalled stands in the prompt and not in the history.
-    let history = gauge.regions.history;
+    let Regions { system, tools, media, .. } = gauge.regions;
+    let history = prepared.client_tokens(gauge.regions.prompt()).saturating_sub(system + tools + media);
     let learns = counted.is_some() && outcome.recalled.is_empty();
     let sizes = app.lives.with(&prepared.id, |l| l.accounts.sizes);
-    let sizes = if learns { sizes.learned(body, &prepared.made.view, history) } else { sizes };
+    let sizes = if learns { sizes.learned(body, history) } else { sizes };
     let kept = app.lives.with(&prepared.id, |l| {
         l.accounts.sizes = sizes;
         l.accounts.spend.add(reported);

@@ -209,7 +209,8 @@ pub(in crate::proxy) fn noted(
 /// Tokens that servers evaluated or wrote for a conversation, and its requests.
 pub(in crate::proxy) fn taken(spend: &Spend) -> (u64, u64) {
     let read = spend.prompt.saturating_sub(spend.cached) + spend.summary_evaluated + spend.digest_prompt;
-    (read + spend.completion + spend.digest_completion, spend.requests)
+    let written = spend.completion + spend.summary_completion + spend.digest_completion;
+    (read + written, spend.requests)
 }
 
 /// What the turn and the session of a conversation have taken.

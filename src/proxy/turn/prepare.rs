@@ -29,13 +29,17 @@ use crate::conversation::edit::{Edit, Rule, View};
 use crate::conversation::{Message, Role, Tokens};
 use crate::guard::triggers::Pace;
 use crate::measure::Sureness;
-use crate::plan::{self, Facts, Lines, Plan, Regions};
-use crate::proxy::state::gauge::reasons;
+use crate::plan::{self, Facts, Lines, Plan, Regions, Strategy};
+use crate::proxy::state::gauge::{Marks, reasons};
+use crate::proxy::state::live::Whole;
 use crate::proxy::state::standing;
 use crate::proxy::{App, Error};
 use crate::recall::{self, missed};
 use crate::upstream::{Kind, Upstream};
 use crate::wire::openai_chat::Request;
+
+/// Why nothing is rewritten though a line is passed: the same history gets the same bytes.
+const SENT_AGAIN: &str = "this history was sent before, and is forwarded as it was: it is rewritten once it goes on";
 
 /// A plan that fits, with what became of the request.
 struct Planned {
@@ -125,15 +129,20 @@ async fn planned(
     let ahead = situation.history.ahead.as_ref().map(|ahead| (ahead, since(ahead.depth)));
     let usual = &situation.policy.policy;
     let is_other = draft.policy != *usual && situation.attempt == Attempt::First;
-    let lines = is_other.then(|| {
+    // The head is told by its first count, and the lines stand where that leaves them: an estimate of it moves none.
+    let head_as_told = (!sureness.is_exact()).then(|| told_head(app, draft, &facts)).flatten();
+    let lines = (is_other || head_as_told.is_some()).then(|| {
         // What is kept less for the reply to a history that is sent again moves no line of the conversation.
         let configured = app.config.window.output_reserved;
+        let (system, tools) = head_as_told.unwrap_or((facts.system, facts.tools));
+        let facts = Facts { system, tools, ..facts.clone() };
         let usually = plan::output_reserved(facts.window, facts.head(), draft.request.max_tokens, configured);
-        Lines::of(&Facts { output_reserved: usually.max(facts.output_reserved), ..facts.clone() }, usual)
+        Lines::of(&Facts { output_reserved: usually.max(facts.output_reserved), ..facts }, usual)
     });
     let (mut client, counted) = (unchanged(draft, &facts), draft.counted.is_some());
     let (whole, sizes) = app.lives.with(situation.id(), |live| (live.accounts.whole, live.accounts.sizes));
-    let whole = whole.filter(|whole| whole.messages <= situation.history.forwarded());
+    let is_same = |whole: &Whole| whole.of.is_none_or(|of| of == Whole::model(&situation.key));
+    let whole = whole.filter(|whole| whole.messages <= situation.history.forwarded() && is_same(whole));
     let grown = whole.map(|whole| {
         let messages = draft.request.conversation.body.iter().zip(&facts.costs).skip(whole.messages);
         // Without the model's own vocabulary, a plan's costs err high, and these are to be right.
@@ -182,6 +191,16 @@ async fn planned(
     Ok(Planned { drafted, before, client, lines, seconds })
 }
 
+/// System prompt and tools as they were counted first, where that is known and the facts have something else.
+fn told_head(app: &App, draft: &Draft<'_>, facts: &Facts) -> Option<(Tokens, Tokens)> {
+    let situation = draft.situation;
+    let tool = (draft.request.offers(), situation.policy.digest_model.is_some());
+    let by = (&situation.key, situation.own.as_deref());
+    let kept = Marks::of(&app.measure, by, &draft.request, &draft.old, tool).kept(&app.measure);
+    let told = (kept.system.unwrap_or(facts.system), kept.tools.unwrap_or(facts.tools));
+    (told != (facts.system, facts.tools)).then_some(told)
+}
+
 /// What the client's history takes, had nothing ever been rewritten in it.
 fn unchanged(draft: &Draft<'_>, facts: &Facts) -> Regions {
     let conversation = &draft.request.conversation;
@@ -209,6 +228,7 @@ fn prepared(
     settled: Settled,
 ) -> Prepared {
     let actions = actions(&situation, &planned.drafted.plan);
+    let is_sent_again = situation.is_sent_again(&settled.request);
     let because = because(&situation, &head, &wishes, &planned);
     let Situation { attempt, window, policy, history, key, own, pace, .. } = situation;
     let Head { tools, admitted, indexed, .. } = head;
@@ -231,7 +251,11 @@ fn prepared(
     let standing_changed = granted.to_record(&standing, is_fork, folds(&view) != folds(&stored)).or(standing_new);
     let more = made_ahead.chain(granted.originals).chain(left_out);
     let weighed = known(app, &id, &chain, &view, &key);
-    let waits = waits(&pace, &drafted.plan);
+    let mut waits = waits(&pace, &drafted.plan);
+    let folds_by_itself = policy.policy.strategy != Strategy::Off && !wanted.paused;
+    if waits.is_empty() && is_sent_again && folds_by_itself && drafted.plan.after.prompt() > lines.fold_at {
+        waits.push(SENT_AGAIN.to_owned());
+    }
     let was = (view != stored).then(|| stored.mark());
     let (view_changed, view) = (view != stored, View { messages: request.conversation.body.len(), ..view });
     Prepared {

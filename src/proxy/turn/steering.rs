@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::apply::Words;
+use crate::brief;
 use crate::conversation::Role;
 use crate::conversation::edit::{Edit, Rule, View};
 use crate::pinned;
@@ -144,12 +145,14 @@ fn rebriefed(old: &View, text: &str) -> Result<View, Error> {
     }
     let mut out = old.clone();
     let brief = out.edits.iter_mut().find_map(|edit| match edit {
-        Edit::Fold { from, to, brief, .. } => (*from < *to).then_some(brief),
+        Edit::Fold { from, to, brief, .. } => (*from < *to).then(|| (to.saturating_sub(*from), brief)),
         _ => None,
     });
-    let brief = brief.ok_or_else(|| nothing("nothing was folded, so there is no brief"))?;
-    let block = brief[..brief.len() - pinned::without(brief).len()].trim_end().to_owned();
-    *brief = Arc::from(pinned::with(text, &block));
+    let (folded, brief) = brief.ok_or_else(|| nothing("nothing was folded, so there is no brief"))?;
+    let stood = pinned::without(brief);
+    let block = brief[..brief.len() - stood.len()].trim_end().to_owned();
+    let text = brief::edited(stood, text, u32::try_from(folded).unwrap_or(u32::MAX));
+    *brief = Arc::from(pinned::with(&text, &block));
     Ok(out)
 }
 

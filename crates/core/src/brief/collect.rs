@@ -8,6 +8,7 @@ use super::safe::{defuse, one_line};
 use super::section::{add, cap, push};
 use super::talk::{SPOKEN_MOST, is_talk};
 use super::words::{CONCLUSION, concludes, condense, sentences};
+use super::worth::WRITTEN;
 use super::{Facts, Item, Material, Part, done, render, results, statements};
 use crate::conversation::files::PATH_KEYS;
 use crate::conversation::person::{self, Said};
@@ -166,7 +167,7 @@ fn in_order(items: &mut [Item], messages: &[(usize, &Message)]) {
     let mut taken = HashSet::new();
     let mut last = 0;
     let mut places = HashMap::new();
-    for item in items.iter() {
+    for item in items.iter_mut() {
         let plain = statements::unmarked(&item.text);
         let parts: Vec<&str> = plain.split(['…', '\n']).map(str::trim).filter(|part| !part.is_empty()).collect();
         let mut free = said.iter().filter(|(number, _)| !taken.contains(number));
@@ -175,6 +176,8 @@ fn in_order(items: &mut [Item], messages: &[(usize, &Message)]) {
         if let Some((number, _)) = found {
             taken.insert(*number);
             last = *number;
+        } else if !said.iter().any(|(_, text)| parts.iter().all(|part| text.contains(part))) {
+            item.base += WRITTEN;
         }
         places.entry(item.text.clone()).or_insert(last);
     }

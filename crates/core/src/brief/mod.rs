@@ -7,6 +7,7 @@
 
 mod collect;
 pub mod done;
+mod edited;
 mod judge;
 mod language;
 mod prompt;
@@ -26,6 +27,7 @@ use crate::conversation::Message;
 use crate::conversation::task::Keep;
 
 pub use self::collect::{facts, restate};
+pub use self::edited::edited;
 pub use self::judge::{Fault, judge};
 pub use self::prompt::{instruction, transcript};
 pub use self::render::{parse, render};

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::safe::defuse;
 use super::words::{condense, corrects};
-use super::worth::worth;
+use super::worth::{WRITTEN, worth};
 use super::{Facts, Item, Part, Section, state, work};
 use crate::conversation::task::Keep;
 use crate::preview::clean::{floor, sanitize};
@@ -27,7 +27,7 @@ const HOLDS_SHORT: &str = "; later messages win over it";
 const TIGHT: usize = 600;
 
 /// How a brief ends.
-const END: &str = "[end of windowsill brief]";
+pub(super) const END: &str = "[end of windowsill brief]";
 
 /// Stands between the part that a model wrote and the facts.
 pub(super) const FACTS: &str = "--- kept without a model ---";
@@ -111,7 +111,7 @@ pub fn render(model_part: Option<&str>, facts: &Facts, budget: u32, count: &dyn 
 }
 
 /// The first line of a brief of so many bytes.
-fn header(facts: &Facts, allowance: usize) -> String {
+pub(super) fn header(facts: &Facts, allowance: usize) -> String {
     let of =
         if facts.conversation.is_empty() { String::new() } else { format!(" (conversation {})", facts.conversation) };
     let named = !facts.history.is_empty() && allowance >= ROOMY;
@@ -177,7 +177,8 @@ fn sections(facts: &Facts, room: usize) -> String {
         Part::ALL.iter().map(|&part| needs[part as usize].min(room * share(part) / 100)).collect();
     grants[Part::Done as usize] = done;
     let user = facts.part(Part::User);
-    let stated: usize = user.items.iter().filter(|i| !i.stated.is_empty()).map(|i| i.text.len() + 10).sum();
+    let stated = |item: &&Item| !item.stated.is_empty() || item.base >= WRITTEN;
+    let stated: usize = user.items.iter().filter(stated).map(|i| i.text.len() + 10).sum();
     let stated = (shape(Part::User).0.len() + 34 + stated).min(room * STATEMENTS / 100).min(needs[0]);
     grants[0] = grants[0].max(stated);
     let mut left = whole.saturating_sub(grants.iter().sum());
@@ -318,6 +319,13 @@ fn span(text: &str) -> Option<(usize, usize)> {
     Some((start, end))
 }
 
+/// The first line of a brief, and what stands between it and the last; `None` where there is none.
+pub(super) fn framed(text: &str) -> Option<(&str, &str)> {
+    let (start, end) = span(text)?;
+    let (head, body) = text[start..end].split_once('\n').unwrap_or((&text[start..end], ""));
+    Some((head, body.trim_end().strip_suffix(END).unwrap_or(body)))
+}
+
 /// The text without a brief in it.
 pub(super) fn without_brief(text: &str) -> String {
     match span(text) {
@@ -328,10 +336,7 @@ pub(super) fn without_brief(text: &str) -> String {
 
 /// The facts of a brief that [`render`] wrote, wherever it stands in `brief`; `None` if there is none.
 pub fn parse(brief: &str) -> Option<Facts> {
-    let (start, end) = span(brief)?;
-    let text = &brief[start..end];
-    let (head, body) = text.split_once('\n').unwrap_or((text, ""));
-    let body = body.trim_end().strip_suffix(END).unwrap_or(body);
+    let (head, body) = framed(brief)?;
     let mut facts = Facts::default();
     let rest = head.strip_prefix(START)?;
     let (folded, rest) = rest.split_once(ORIGINALS)?;
@@ -387,7 +392,7 @@ pub(super) fn needs_fence(before: &str) -> bool {
 }
 
 /// Whether a line is the heading of facts.
-fn is_heading(line: &str) -> bool {
+pub(super) fn is_heading(line: &str) -> bool {
     is_quoted(line) || Part::ALL.iter().any(|&part| line == shape(part).0)
 }
 
@@ -446,12 +451,8 @@ fn counted(part: Part, text: String) -> Item {
 
 /// What a previous brief says, for a transcript: without its marks.
 pub(super) fn spoken(previous: &str) -> String {
-    match span(previous) {
-        Some((start, end)) => {
-            let text = &previous[start..end];
-            let body = text.split_once('\n').map_or("", |(_, body)| body);
-            body.trim_end().strip_suffix(END).unwrap_or(body).trim().to_owned()
-        }
+    match framed(previous) {
+        Some((_, body)) => body.trim().to_owned(),
         None => without_brief(previous),
     }
 }

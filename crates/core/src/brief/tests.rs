@@ -15,7 +15,7 @@ fn tokens(text: &str) -> u32 {
     u32::try_from(wide + narrow.div_ceil(3)).unwrap_or(u32::MAX)
 }
 
-fn message(role: Role, text: &str) -> Message {
+pub(super) fn message(role: Role, text: &str) -> Message {
     Message {
         repaired: None,
         mixed: false,

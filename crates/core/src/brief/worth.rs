@@ -10,6 +10,9 @@ const STATED: i32 = 40;
 /// What something that a person forbids is worth more than what else is stated.
 const FORBIDDEN: i32 = 10;
 
+/// What a person wrote into a brief is worth more than anything that was said before.
+pub(super) const WRITTEN: i32 = 200;
+
 /// Worth of a fact by itself.
 pub(super) fn base_worth(part: Part, text: &str, stated: &[Stated]) -> i32 {
     match part {

@@ -10,7 +10,7 @@ use crate::conversation::{Conversation, Tokens};
 const WORTH_IT: f64 = 0.8;
 
 /// The plan of a fold that a person asked for. One that would not pay by itself is made all the same, where it frees anything: as
-/// if the window ended where the prompt does.
+/// if the window ended where the prompt does. What the last brief says has to have room in the new one, and nothing is cut for it.
 pub fn fold(conversation: &Conversation, facts: &Facts, policy: &Policy) -> Plan {
     let policy = at_any_pressure(policy);
     let now = plan(conversation, facts, &policy);
@@ -18,14 +18,15 @@ pub fn fold(conversation: &Conversation, facts: &Facts, policy: &Policy) -> Plan
         return now;
     }
     // A brief that only gets shorter is no fold that anybody asked for.
-    let folded_to = facts.view.edits.iter().find_map(|edit| match edit {
-        Edit::Fold { to, .. } => Some(*to),
+    let stands = facts.view.edits.iter().zip(&facts.edit_costs).find_map(|(edit, tokens)| match edit {
+        Edit::Fold { to, .. } => Some((*to, *tokens)),
         _ => None,
     });
-    let reached = folded_to.unwrap_or(0);
-    let takes_more = |action: &Action| matches!(action, Action::Fold { to, .. } if *to > reached);
+    let (reached, brief) = stands.unwrap_or((0, 0));
+    let takes_more =
+        |action: &Action| matches!(action, Action::Fold { to, budget, .. } if *to > reached && *budget >= brief);
     let at_wall = plan(conversation, &ending_at(facts, now.before.prompt()), &policy);
-    let only_folds = at_wall.actions.iter().all(is_fold);
+    let only_folds = !at_wall.hard && at_wall.actions.iter().all(is_fold);
     if only_folds && at_wall.actions.iter().any(takes_more) { at_wall } else { now }
 }
 
