@@ -142,7 +142,7 @@ fn the_price_of_an_undo_is_no_promise_before_a_llama_server() {
     begun(&proxy, &sent);
     let seen = insight(&proxy, &id, has_requests(2));
     let second = seen["client_tokens"].as_u64().unwrap();
-    assert!((first + 2..first + 60).contains(&second), "about two short messages more: {first} and {second}");
+    assert!((first + 2..first + 40).contains(&second), "about two short messages more: {first} and {second}");
     held.store(seen["requests"][1]["prompt_tokens"].as_u64().unwrap(), Ordering::Relaxed);
     let price = ask(&proxy, &id, "undo", &json!({"dry_run": true})).ok().json();
     assert!(price["evaluated_again"].as_u64() > Some(0) && price["cache"] == "unsure", "{price}");
@@ -152,6 +152,55 @@ fn the_price_of_an_undo_is_no_promise_before_a_llama_server() {
     let seen = insight(&proxy, &id, |seen| seen["did"]["layers"]["undo"] == 1);
     assert_eq!(seen["client_tokens"], seen["state"]["prompt_tokens"], "{seen}");
     assert_eq!(seen["state"]["edits"], json!({}), "nothing is rewritten");
+}
+
+/// Seen with a real model: a history that was sent again was told to be larger by what its tools were estimated to take, its messages by
+/// what few of them stood in the prompt, and its lines moved since "another profile or task holds".
+#[test]
+fn a_history_that_is_sent_again_is_told_by_the_same_numbers() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::with(
+        &[fake.url()],
+        "[context]\nbackground = false\nstrategy = \"truncate\"\nfold_at = \"line\"\nsummarize_at = 0.6\n",
+    );
+    let mut sent = talk("garden").tools();
+    let id = begun(&proxy, &sent);
+    let is_whole = |seen: &Value| {
+        let path = format!("/windowsill/conversations/{id}/messages?limit=500");
+        let list = proxy.get(&path).ok().json()["messages"].clone();
+        // The reply was in no prompt yet.
+        let body = list.as_array().unwrap().iter().filter(|m| m["at"].as_u64() < seen["state"]["messages"].as_u64());
+        let sum: u64 = body.map(|message| message["tokens"].as_u64().unwrap()).sum();
+        let regions = &seen["state"]["regions"];
+        let head: u64 = ["system", "tools"].map(|of| regions[of].as_u64().unwrap()).iter().sum();
+        let ours = seen["state"]["tools_of_ours"].as_u64().unwrap_or(0);
+        let (whole, all) = (sum + head - ours, seen["client_tokens"].as_u64().unwrap());
+        assert!(whole.abs_diff(all) * 33 <= all, "{sum} + {head} - {ours} = {whole}, and {all}: {list}");
+    };
+    let first = insight(&proxy, &id, has_requests(1));
+    is_whole(&first);
+    ask(&proxy, &id, "compact", &json!({})).ok();
+    for n in 2..4 {
+        begun(&proxy, &sent);
+        let seen = insight(&proxy, &id, has_requests(n));
+        assert_eq!(seen["client_tokens"], first["client_tokens"], "{n}");
+        assert_eq!(seen["state"]["walls"]["moved"], Value::Null);
+        is_whole(&seen);
+    }
+    // What was taken back stands behind the line, and it is said why it stays there.
+    for n in 5..12 {
+        sent = sent.assistant(&prose(n, 800)).user(&format!("And item {n}?"));
+    }
+    begun(&proxy, &sent);
+    let folded = insight(&proxy, &id, has_requests(4));
+    ask(&proxy, &id, "undo", &json!({})).ok();
+    begun(&proxy, &sent);
+    let seen = insight(&proxy, &id, has_requests(5));
+    assert!(seen["state"]["prompt_tokens"].as_u64() > folded["state"]["prompt_tokens"].as_u64(), "{seen}");
+    let (prompt, line) = (&seen["state"]["prompt_tokens"], &seen["state"]["lines"]["fold_at"]);
+    let waits = seen["state"]["waits"].to_string();
+    assert_eq!(prompt.as_u64() > line.as_u64(), waits.contains("was sent before"), "{waits} {prompt} {line}");
+    assert!(prompt.as_u64() > line.as_u64(), "{prompt} {line}");
 }
 
 #[test]

@@ -158,7 +158,12 @@ fn words_in_a_brief_stay_in_the_briefs_after_it() {
     it.sent = it.sent.assistant("Yes.").user("And now?");
     it.proxy.chat(&it.sent).ok();
     let again = it.ask("compact", &json!({}));
-    assert!(again.status == 409 || brief(&it).contains("ZEBRA is the code word"), "{}\n{stands}\n{}", again.text(), brief(&it));
+    assert!(
+        again.status == 409 || brief(&it).contains("ZEBRA is the code word"),
+        "{}\n{stands}\n{}",
+        again.text(),
+        brief(&it)
+    );
 }
 
 #[test]

@@ -165,6 +165,9 @@ fn sizes(rows: &[NodeRow], view: &View, state: &Value) -> Sizes {
     let told = state["messages"].as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or(rows.len());
     let sum = |sizes: Sizes| rows.iter().take(told).map(|node| u64::from(size(sizes, node))).sum::<u64>();
     let head: u64 = ["system", "tools", "media"].iter().filter_map(|region| state["regions"][*region].as_u64()).sum();
+    // Where nothing is rewritten, the client has what the model sees; else a tool of ours is nothing that it has.
+    let ours = state["tools_of_ours"].as_u64().filter(|_| !view.edits.is_empty()).unwrap_or(0);
+    let head = head.saturating_sub(ours);
     let all = client_tokens(state, view, || sum(sizes));
     sizes.adding_up(sum(Sizes::default()), all.saturating_sub(head))
 }

@@ -208,7 +208,10 @@ fn figures(
     let body = &prepared.request.conversation.body;
     // What was recalled stands in the prompt and not in the history.
     let Regions { system, tools, media, .. } = gauge.regions;
-    let history = prepared.client_tokens(gauge.regions.prompt()).saturating_sub(system + tools + media);
+    // Where nothing is rewritten, the client has what the model sees; else a tool of ours is nothing that it has.
+    let ours = if prepared.made.view.edits.is_empty() { 0 } else { gauge.ours };
+    let head = (system + tools + media).saturating_sub(ours);
+    let history = prepared.client_tokens(gauge.regions.prompt()).saturating_sub(head);
     let learns = counted.is_some() && outcome.recalled.is_empty();
     let sizes = app.lives.with(&prepared.id, |l| l.accounts.sizes);
     let sizes = if learns { sizes.learned(body, history) } else { sizes };

@@ -130,11 +130,13 @@ async fn planned(
     let usual = &situation.policy.policy;
     let is_other = draft.policy != *usual && situation.attempt == Attempt::First;
     // The head is told by its first count, and the lines stand where that leaves them: an estimate of it moves none.
-    let head_as_told = (!sureness.is_exact()).then(|| told_head(app, draft, &facts)).flatten();
-    let lines = (is_other || head_as_told.is_some()).then(|| {
+    let (system, tools) = match sureness.is_exact() {
+        true => (facts.system, facts.tools),
+        false => told_head(app, draft, draft.request.offers(), (facts.system, facts.tools)),
+    };
+    let lines = (is_other || (system, tools) != (facts.system, facts.tools)).then(|| {
         // What is kept less for the reply to a history that is sent again moves no line of the conversation.
         let configured = app.config.window.output_reserved;
-        let (system, tools) = head_as_told.unwrap_or((facts.system, facts.tools));
         let facts = Facts { system, tools, ..facts.clone() };
         let usually = plan::output_reserved(facts.window, facts.head(), draft.request.max_tokens, configured);
         Lines::of(&Facts { output_reserved: usually.max(facts.output_reserved), ..facts }, usual)
@@ -153,8 +155,8 @@ async fn planned(
         (whole, messages.map(more).fold(0, Tokens::saturating_add))
     });
     let offered = if draft.request.offers() { tool_of_ours(app, draft) } else { 0 };
-    // As the plan takes it with each request, whatever was counted of it since: only a change of it counts.
-    let (system, tools) = (facts.system, facts.tools.saturating_sub(offered));
+    // Only a change of it counts, and an estimate in place of its first count is none.
+    let (system, tools) = told_head(app, draft, false, (facts.system, facts.tools.saturating_sub(offered)));
     let started = Instant::now();
     let drafted = drafted(app, draft, facts, sureness, head.tools.as_ref()).boxed().await?;
     let mut seconds = started.elapsed().as_secs_f64();
@@ -191,14 +193,13 @@ async fn planned(
     Ok(Planned { drafted, before, client, lines, seconds })
 }
 
-/// System prompt and tools as they were counted first, where that is known and the facts have something else.
-fn told_head(app: &App, draft: &Draft<'_>, facts: &Facts) -> Option<(Tokens, Tokens)> {
+/// System prompt and tools as they were counted first, with the tool of ours or without it; where that is not known, as they are planned.
+fn told_head(app: &App, draft: &Draft<'_>, with_ours: bool, (system, tools): (Tokens, Tokens)) -> (Tokens, Tokens) {
     let situation = draft.situation;
-    let tool = (draft.request.offers(), situation.policy.digest_model.is_some());
+    let tool = (with_ours, situation.policy.digest_model.is_some());
     let by = (&situation.key, situation.own.as_deref());
     let kept = Marks::of(&app.measure, by, &draft.request, &draft.old, tool).kept(&app.measure);
-    let told = (kept.system.unwrap_or(facts.system), kept.tools.unwrap_or(facts.tools));
-    (told != (facts.system, facts.tools)).then_some(told)
+    (kept.system.unwrap_or(system), kept.tools.unwrap_or(tools))
 }
 
 /// What the client's history takes, had nothing ever been rewritten in it.
@@ -253,7 +254,7 @@ fn prepared(
     let weighed = known(app, &id, &chain, &view, &key);
     let mut waits = waits(&pace, &drafted.plan);
     let folds_by_itself = policy.policy.strategy != Strategy::Off && !wanted.paused;
-    if waits.is_empty() && is_sent_again && folds_by_itself && drafted.plan.after.prompt() > lines.fold_at {
+    if waits.is_empty() && is_sent_again && folds_by_itself && drafted.tokens > lines.fold_at {
         waits.push(SENT_AGAIN.to_owned());
     }
     let was = (view != stored).then(|| stored.mark());
