@@ -20,7 +20,7 @@ use crate::proxy::lookout::servers;
 use crate::proxy::state::sizes::Sizes;
 use crate::proxy::state::standing::{Standing, standing_in};
 use crate::proxy::state::steer::Steer;
-use crate::proxy::{App, Error, Record};
+use crate::proxy::{App, Error, Record, grouped};
 use crate::store::{ConversationRow, EventFilter, EventRow, NodeRow, Store};
 
 /// Events that are looked at, the newest.
@@ -151,7 +151,7 @@ fn insight_in(
     out["rewrites"] = json!(rewrites::told(&events));
     let standing = standing_in(store, &row.id, None)?;
     out["paused"] = json!(standing.paused);
-    out["state"]["waits"] = json!(waits(&row.state, &standing, &view));
+    out["state"]["waits"] = json!(waits(&row.state, &standing, &view, is_resumed(&events)));
     out["advice"] = json!(advice(&out, &events, turns.len()));
     let adds = grows_by(&turns);
     out["grows_by"] = json!(adds);
@@ -164,7 +164,7 @@ fn insight_in(
 }
 
 /// Why nothing happens though a line is passed, what a person stopped, and what they have wait.
-fn waits(state: &Value, standing: &Standing, view: &View) -> Vec<Value> {
+fn waits(state: &Value, standing: &Standing, view: &View, is_resumed: bool) -> Vec<Value> {
     let mut out = Vec::new();
     if standing.paused {
         out.push(json!(
@@ -173,6 +173,13 @@ fn waits(state: &Value, standing: &Standing, view: &View) -> Vec<Value> {
         ));
     } else {
         out.extend(state["waits"].as_array().into_iter().flatten().cloned());
+        let line = number(&state["lines"]["fold_at"]);
+        if out.is_empty() && is_resumed && number(&state["prompt_tokens"]) > line {
+            let line = grouped(Tokens::try_from(line).unwrap_or(Tokens::MAX));
+            out.push(json!(format!(
+                "Rewriting was resumed, and the prompt has passed the {line} tokens from which it is folded: the next request decides."
+            )));
+        }
     }
     let names: Vec<&str> = standing.waiting(view).into_iter().map(Steer::as_str).collect();
     match names.len() {
@@ -181,6 +188,13 @@ fn waits(state: &Value, standing: &Standing, view: &View) -> Vec<Value> {
         n => out.push(json!(format!("{n} changes of yours wait for the next rewrite: {}.", names.join(", ")))),
     }
     out
+}
+
+/// Whether rewriting was resumed, and no request came since.
+fn is_resumed(events: &[EventRow]) -> bool {
+    let steered = |e: &&EventRow| e.kind == "steered" && matches!(e.data["action"].as_str(), Some("pause" | "unpause"));
+    let last = events.iter().rev().find(|e| role_is(e, "main") || steered(e));
+    last.is_some_and(|e| e.data["action"] == "unpause")
 }
 
 fn number(value: &Value) -> u64 {
@@ -461,9 +475,12 @@ fn advice(seen: &Value, events: &[EventRow], turns: usize) -> Vec<Value> {
             "evict_over",
         );
     }
-    let folds = events.iter().filter(|e| {
-        e.kind == "context_compaction"
-            && ["summarize", "truncate"].iter().any(|l| e.data["action"].as_str().is_some_and(|a| a.contains(l)))
+    // Folds that a person asked for, or took back, tell nothing of the settings.
+    let folds = seen["rewrites"].as_array().into_iter().flatten().filter(|rewrite| {
+        let data = &rewrite["data"];
+        let action = data["action"].as_str().unwrap_or_default();
+        let by_itself = data["asked_by"].is_null() && rewrite["undone"] != true;
+        by_itself && ["summarize", "truncate"].iter().any(|layer| action.contains(layer))
     });
     let folds = folds.count();
     let between = turns as f64 / folds.max(1) as f64;

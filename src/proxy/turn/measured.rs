@@ -205,6 +205,10 @@ pub(in crate::proxy) fn uncounted(app: &App, draft: &Draft<'_>, reported: bool) 
         false => app.measure.unreported(conversation, old),
     };
     facts.window = situation.known_window();
+    if reported && known.is_none() {
+        // What was counted of them once is better than an estimate, which may be several times too high.
+        (facts.system, facts.tools) = told_head(app, draft, request.offers(), (facts.system, facts.tools));
+    }
     cost_of_hidden_calls(app, conversation, &mut facts, known.is_some());
     let configured = app.config.window.output_reserved;
     facts.output_reserved = plan::output_reserved(facts.window, facts.head(), request.max_tokens, configured);
@@ -218,6 +222,20 @@ pub(in crate::proxy) fn uncounted(app: &App, draft: &Draft<'_>, reported: bool) 
     facts.slack = measure::slack(facts.window, if can_count { Sureness::Counted } else { sureness });
     facts.counting.guessed = !can_count && sureness == Sureness::Estimated;
     (facts, sureness)
+}
+
+/// System prompt and tools as they were counted first, with the tool of ours or without it; where that is not known, as they are planned.
+pub(super) fn told_head(
+    app: &App,
+    draft: &Draft<'_>,
+    with_ours: bool,
+    (system, tools): (Tokens, Tokens),
+) -> (Tokens, Tokens) {
+    let Draft { situation, request, old, .. } = draft;
+    let tool = (with_ours, situation.policy.digest_model.is_some());
+    let by = (&situation.key, situation.own.as_deref());
+    let kept = Marks::of(&app.measure, by, request, old, tool).kept(&app.measure);
+    (kept.system.unwrap_or(system), kept.tools.unwrap_or(tools))
 }
 
 /// Has the costs follow a count, so that lines are compared with what the server will see. `shared_out`: what parts of it were

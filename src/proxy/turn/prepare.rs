@@ -17,7 +17,7 @@ use super::drafts::{Draft, Drafted, Settled};
 use super::guard::too_small;
 use super::head::{Head, head};
 use super::history::{History, known};
-use super::measured::{Measured, Wishes, measured, uncounted};
+use super::measured::{Measured, Wishes, measured, told_head, uncounted};
 use super::phases::Phases;
 use super::prepared::{Client, Made, Past, Prepared, Sending, Told, Wanted, in_proportion};
 use super::rules::Ruled;
@@ -30,7 +30,7 @@ use crate::conversation::{Message, Role, Tokens};
 use crate::guard::triggers::Pace;
 use crate::measure::Sureness;
 use crate::plan::{self, Facts, Lines, Plan, Regions, Strategy};
-use crate::proxy::state::gauge::{Marks, reasons};
+use crate::proxy::state::gauge::reasons;
 use crate::proxy::state::live::Whole;
 use crate::proxy::state::standing;
 use crate::proxy::{App, Error};
@@ -39,7 +39,7 @@ use crate::upstream::{Kind, Upstream};
 use crate::wire::openai_chat::Request;
 
 /// Why nothing is rewritten though a line is passed: the same history gets the same bytes.
-const SENT_AGAIN: &str = "this history was sent before, and is forwarded as it was: it is rewritten once it goes on";
+const SENT_AGAIN: &str = "This history was sent before, and is forwarded as it was: it is rewritten once it goes on.";
 
 /// A plan that fits, with what became of the request.
 struct Planned {
@@ -191,15 +191,6 @@ async fn planned(
         }
     };
     Ok(Planned { drafted, before, client, lines, seconds })
-}
-
-/// System prompt and tools as they were counted first, with the tool of ours or without it; where that is not known, as they are planned.
-fn told_head(app: &App, draft: &Draft<'_>, with_ours: bool, (system, tools): (Tokens, Tokens)) -> (Tokens, Tokens) {
-    let situation = draft.situation;
-    let tool = (with_ours, situation.policy.digest_model.is_some());
-    let by = (&situation.key, situation.own.as_deref());
-    let kept = Marks::of(&app.measure, by, &draft.request, &draft.old, tool).kept(&app.measure);
-    (kept.system.unwrap_or(system), kept.tools.unwrap_or(tools))
 }
 
 /// What the client's history takes, had nothing ever been rewritten in it.

@@ -172,6 +172,11 @@ impl Stated {
         if self.left.is_some() && self.left == older.left {
             // What both speak of may be written like a value: German nouns are.
             let share_a_value = !self.given.values.is_disjoint(&older.given.values);
+            // Door 42 and door 31 are two doors.
+            let (numbers, others) = (&self.given.numbers, &older.given.numbers);
+            if !self.changes && !numbers.is_empty() && !others.is_empty() && numbers != others {
+                return false;
+            }
             return self.words != older.words && !share_a_value && (self.changes || self.given.is_other(&older.given));
         }
         let share_a_value = !self.values.is_disjoint(&older.values);
@@ -206,6 +211,8 @@ struct Given {
     around: BTreeSet<String>,
     /// The values that it is given.
     values: BTreeSet<String>,
+    /// Where it is given a value: the numbers that it is called by.
+    numbers: BTreeSet<String>,
 }
 
 impl Given {
@@ -346,7 +353,9 @@ fn left_side(lower: &str, values: &BTreeSet<String>, capitals: &BTreeSet<String>
     let begins = |text: &str| DEFINITE.iter().any(|word| text.trim_start().starts_with(word));
     let favorite = FAVORITES.iter().any(|word| left.contains(word));
     let names = !given.is_empty() || favorite || begins(left) && begins(right);
-    Some((words, Given { names, around, values: given }))
+    let digits = |word: &&str| word.bytes().any(|b| b.is_ascii_digit());
+    let numbers = words_of(left).filter(digits).filter(|_| !given.is_empty()).map(str::to_owned).collect();
+    Some((words, Given { names, around, values: given, numbers }))
 }
 
 /// A sentence in lower case without what says when: `after this, the next step is …`, `then the next step is …`.

@@ -85,6 +85,7 @@ fn a_statement_is_called_replaced_only_where_it_is() {
 fn what_is_about_different_things_is_never_merged() {
     for (older, newer) in [
         ("The staging database port is 5432.", "The staging web port is 8080."),
+        ("The key for door 31 is K147.", "The key for door 42 is K554."),
         ("No sesame at the counter.", "No peanuts at the counter."),
         ("Never touch vendor/a.", "Never touch lib/b."),
         ("The production database runs in region eu-1.", "Region for the production cache: us-2."),
