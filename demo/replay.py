@@ -314,20 +314,19 @@ def figures(result: dict, window: int) -> dict[str, str]:
     return {
         "requests answered": f"{len(answered)} of {len(turns)}",
         "tool results that the model can still read": facts_kept(result["facts"]),
+        "  of these, in the prompt itself": f"{result['facts']['in_prompt']}",
         f"tokens in the largest prompt, of {window:,}": f"{largest:,}{' ✗' if largest >= window else ''}",
         "tokens that the server evaluates for an answer": f"{result['evaluated'] / len(answered):,.0f}" if answered else "-",
-        "wait for the first word (median of the requests answered)": f"{statistics.median(waits):.1f} s" if waits else "-",
+        "median wait for the first word": f"{statistics.median(waits):.1f} s" if waits else "-",
         "rewrites": rewritten(result["rewrites"]),
         "tokens that the client sent": f"{sum(turn['sent'] for turn in turns):,}",
         "tokens that the server took": f"{sum(forwarded(turn) for turn in answered):,}",
-        "tokens that the server evaluated, summaries included": f"{result['evaluated']:,}",
+        "tokens that it evaluated, briefs included": f"{result['evaluated']:,}",
     }
 
 
 def facts_kept(facts: dict) -> str:
-    held = facts["in_prompt"] + facts["recalled"]
-    where = f" ({facts['in_prompt']} in the prompt, {facts['recalled']} if recalled)" if facts["recalled"] else ""
-    return f"{held} of {facts['of']}{where}"
+    return f"{facts['in_prompt'] + facts['recalled']} of {facts['of']}"
 
 
 def refused(turn: dict) -> int:

@@ -577,7 +577,7 @@ fn compact(config: &Config, id: &str, focus: Option<String>, how: &cli::pin::How
         out_json(&answer)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let page = cli::pin::said(&answer, how, "folded");
+    let page = cli::pin::said(&answer, how, cli::pin::FOLDED);
     let brief = answer["brief"].as_str().map_or_else(String::new, |brief| format!("\n{brief}\n"));
     out(&(page + &brief))?;
     Ok(ExitCode::SUCCESS)

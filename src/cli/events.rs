@@ -73,11 +73,23 @@ fn usage(data: &Value) -> String {
         cached => format!(", {} of them cached", tokens(cached)),
     };
     let seconds = data["milliseconds"].as_f64().unwrap_or(0.0) / 1000.0;
+    // What a call was for.
+    let role = match data["role"].as_str().unwrap_or("") {
+        "main" => "reply",
+        "summary" => "brief",
+        "prefill" => "read ahead",
+        other => other,
+    };
+    let role = plain::line(role);
+    if data["prompt_tokens"].is_null() && data["completion_tokens"].is_null() {
+        let how = if data["used"] == false { "broken off or of no use" } else { "the server told no counts" };
+        return format!("{role}: {how}, {seconds:.1} s");
+    }
     let (prompt, said) = (tokens(&data["prompt_tokens"]), tokens(&data["completion_tokens"]));
     // Where several servers have the model: which one it was, and why.
     let because = data["route"]["because"].as_str();
     let by = because.map_or_else(String::new, |because| format!(", by {} ({because})", text("upstream")));
-    format!("{}: {prompt} tokens in{cached}, {said} out, {seconds:.1} s{by}", text("role"))
+    format!("{role}: {prompt} tokens in{cached}, {said} out, {seconds:.1} s{by}")
 }
 
 /// What somebody changed of a conversation, or wants changed.
@@ -98,7 +110,8 @@ fn steered(data: &Value) -> String {
         "focus" => "the next brief has a focus",
         other => return format!("somebody asked for a change: {}", plain::line(other)),
     };
-    let waits = if data["when"] == "next_break" { ", with the next rewrite" } else { "" };
+    // A focus is for the next brief whenever that comes.
+    let waits = if data["when"] == "next_break" && data["action"] != "focus" { ", with the next rewrite" } else { "" };
     format!("{what}{waits}")
 }
 

@@ -76,7 +76,13 @@ pub(crate) fn pin(config: &Config, of: &Pin) -> Result<ExitCode, Failure> {
         }
     }
     let answer = ask(config, &of.id, Method::POST, "pins", Some(&body))?;
-    told(&answer, &of.how, "pinned")
+    told(&answer, &of.how, "pinned")?;
+    // A number is more likely meant as a message's than as a text.
+    if let Some(text) = of.text.as_deref().filter(|text| !of.how.json && text.trim().parse::<usize>().is_ok()) {
+        let (id, n) = (plain::line(&of.id), text.trim());
+        out(&format!("this pins the text \"{n}\"; `windowsill pin {id} --message {n}` pins message {n}\n"))?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn unpin(config: &Config, of: &Unpin) -> Result<ExitCode, Failure> {
@@ -109,6 +115,9 @@ pub(crate) fn ask(
     Ok(runtime()?.block_on(asked)?)
 }
 
+/// What is said of a fold once it is done.
+pub(crate) const FOLDED: &str = "folded";
+
 /// Says what was done, or what it would cost. `done`: what it is called once it is done.
 pub(super) fn told(answer: &Value, how: &How, done: &str) -> Result<ExitCode, Failure> {
     if how.json {
@@ -131,7 +140,10 @@ pub(crate) fn said(answer: &Value, how: &How, done: &str) -> String {
     let mut page = match (answer["pin"].as_u64(), how.dry_run) {
         (_, true) => format!("{id}: nothing was changed, this is the price\n"),
         (Some(n), false) => format!("{id}: {done}, as pin {n}\n"),
-        _ => format!("{id}: {}\n", if how.next_break { "it waits for the next rewrite" } else { done }),
+        _ if how.next_break => {
+            format!("{id}: it waits for the next {}\n", if done == FOLDED { "fold" } else { "rewrite" })
+        }
+        _ => format!("{id}: {done}\n"),
     };
     if let Some(what) = taken {
         page += &format!("{} {what}\n", if how.dry_run { "it would take back" } else { "taken back:" });
@@ -203,5 +215,6 @@ mod tests {
         let told = said(&unsure, &how(false, true), "undone");
         assert!(told.contains("would be 8 tokens") && told.contains("would read about 900 tokens again"), "{told}");
         assert!(said(&answer, &how(true, false), "cleared").starts_with("c1: it waits for the next rewrite\n"));
+        assert!(said(&answer, &how(true, false), FOLDED).starts_with("c1: it waits for the next fold\n"));
     }
 }

@@ -11,7 +11,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use windowsill::config::{self, Config, UpstreamConfig, UpstreamKind};
 use windowsill::plain;
-use windowsill::proxy::{App, ask_running, dry_run as dry_run_of, know_counts, plan_file};
+use windowsill::proxy::{self, App, ask_running, know_counts, plan_file};
 
 use super::paint::{grouped_in, tokens};
 use crate::{Failure, out, out_json, runtime};
@@ -60,7 +60,14 @@ async fn behind_the_proxy(config: &Config, model: &str) -> Option<UpstreamConfig
     })
 }
 
-fn dry_run(mut config: Config, of: &OfFile) -> Result<Value, Failure> {
+/// What is asked of a request that is not sent.
+#[derive(Clone, Copy)]
+enum About {
+    Plan,
+    Counts,
+}
+
+fn dry_run(mut config: Config, of: &OfFile, about: About) -> Result<Value, Failure> {
     let bytes = if of.file.as_os_str() == "-" {
         let mut bytes = Vec::new();
         std::io::stdin().read_to_end(&mut bytes)?;
@@ -80,7 +87,10 @@ fn dry_run(mut config: Config, of: &OfFile) -> Result<Value, Failure> {
         let data_dir = config.data_dir.clone();
         let app = Arc::new(App::start_dry(config, &scratch).await?);
         know_counts(&app, &data_dir);
-        let report = dry_run_of(&app, body, of.model.as_deref()).await;
+        let report = match about {
+            About::Plan => proxy::dry_run(&app, body, of.model.as_deref()).await,
+            About::Counts => proxy::count(&app, body, of.model.as_deref()).await,
+        };
         app.close().await;
         report
     });
@@ -90,7 +100,7 @@ fn dry_run(mut config: Config, of: &OfFile) -> Result<Value, Failure> {
 
 /// Prints what would be done to a request, and why.
 pub(crate) fn show_plan(config: Config, of: &OfFile) -> Result<ExitCode, Failure> {
-    let report = dry_run(config, of)?;
+    let report = dry_run(config, of, About::Plan)?;
     if of.json {
         out_json(&report)?;
         return Ok(ExitCode::SUCCESS);
@@ -126,8 +136,8 @@ pub(crate) fn show_plan(config: Config, of: &OfFile) -> Result<ExitCode, Failure
 
 /// Prints what a request takes, by region.
 pub(crate) fn show_counts(config: Config, of: &OfFile) -> Result<ExitCode, Failure> {
-    let report = dry_run(config, of)?;
-    let regions = &report["before"];
+    let report = dry_run(config, of, About::Counts)?;
+    let regions = &report["regions"];
     if of.json {
         let mut shown = regions.clone();
         if let Some(map) = shown.as_object_mut() {

@@ -40,7 +40,7 @@ pub use desk::pins::{pin, pins, unpin};
 pub use desk::receipt::report;
 pub use desk::record::{Asked, Record, Text, hit_json, lines, page};
 pub use desk::report::plan_file;
-pub use desk::report::{conversation, conversations, dry_run, know_counts, metrics_text, ready, record};
+pub use desk::report::{conversation, conversations, count, dry_run, know_counts, metrics_text, ready, record};
 pub use desk::resume::resume;
 pub use desk::rewrites::sentence_of;
 pub use desk::rows::grouped;

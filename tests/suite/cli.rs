@@ -90,6 +90,8 @@ fn bad_input_is_told_from_a_bad_command_line() {
     let out = proxy.cli(&["plan", name, "--json"]);
     code(&out, 1);
     assert!(out.stdout.is_empty() && String::from_utf8_lossy(&out.stderr).contains("maximum context length"));
+    let count = document(&proxy.cli(&["count", name, "--json"]));
+    assert!(count["total"].as_u64().unwrap() > 8_000 && count["source"] == "counted by the server", "{count}");
     code(&proxy.cli(&["plan", "/nonexistent/file.json"]), 2);
     code(&proxy.cli(&["plan"]), 2);
     code(&proxy.cli(&["no-such-command"]), 2);
@@ -211,7 +213,7 @@ fn compact_asks_the_running_proxy() {
     // A focus may wait for the fold that comes by itself.
     let waits = cli(dir.path(), &["compact", &id, "--focus", "KEEP-TULIPS", "--next-break"]);
     code(&waits, 0);
-    assert!(String::from_utf8_lossy(&waits.stdout).contains("waits for the next rewrite"), "{waits:?}");
+    assert!(String::from_utf8_lossy(&waits.stdout).contains("waits for the next fold"), "{waits:?}");
     assert!(fake.summaries().is_empty());
     code(&cli(dir.path(), &["compact", &id, "--next-break"]), 2);
     // A person may type the beginning of the id.

@@ -32,21 +32,33 @@ fn a_request_that_fails_is_an_event_and_a_counter_with_its_status() {
     let told = failure(&proxy, 1);
     assert_eq!((answer.status, &told["data"]["code"]), (400, &json!("context_length_exceeded")));
     assert!(told["data"]["reason"].as_str().unwrap().contains("the window has"), "{told}");
+    assert_eq!((&told["data"]["model"], &told["data"]["client"]), (&json!(MODEL), &json!("unnamed")), "{told}");
+    assert_eq!(told["conversation"], Value::Null, "of nothing on record");
+    // One that goes on with what is on record says with what.
+    let first =
+        proxy.post("/v1/chat/completions", &[("User-Agent", "mender/1.2")], &chat().user("Mend it.").body()).ok();
+    let id = first.header("x-windowsill-conversation").unwrap().to_owned();
+    proxy.post(&format!("/windowsill/conversations/{id}/rewriting"), &[], br#"{"on": false}"#).ok();
+    let longer = chat().user("Mend it.").assistant("Done.").user(&prose(2, 60_000));
+    let answer = proxy.post("/v1/chat/completions", &[("User-Agent", "mender/1.2")], &longer.body());
+    let told = failure(&proxy, 2);
+    assert_eq!((answer.status, &told["data"]["client"]), (400, &json!("mender")), "{told}");
+    assert_eq!(told["conversation"], json!(id), "{told}");
     // A server that is gone.
     let gone = TestProxy::with(&[format!("http://{}", Fake::absent())], "");
     let answer = gone.chat(&chat().user("Hello."));
     let told = failure(&gone, 0);
     assert_eq!((&told["data"]["status"], answer.status >= 502), (&json!(answer.status), true), "{told}");
     assert!(told["data"]["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{told}");
-    let counted = |proxy: &TestProxy, status: u16| {
+    let counted = |proxy: &TestProxy, status: u16, times: u32| {
         let metrics = proxy.get("/metrics").ok().text();
-        let of = format!("windowsill_requests_total{{action=\"none\",status=\"{status}\"}} 1");
+        let of = format!("windowsill_requests_total{{action=\"none\",status=\"{status}\"}} {times}");
         assert!(metrics.contains(&of), "no {of} in:\n{metrics}");
     };
-    counted(&proxy, 200);
-    counted(&proxy, 500);
-    counted(&proxy, 400);
-    counted(&gone, answer.status);
+    counted(&proxy, 200, 2);
+    counted(&proxy, 500, 1);
+    counted(&proxy, 400, 2);
+    counted(&gone, answer.status, 1);
 }
 
 #[test]

@@ -151,6 +151,9 @@ fn what_waits_for_a_break_costs_nothing_and_comes_with_it() {
     assert!(!it.forwarded(&sent).contains(RULE), "not yet");
     assert_eq!(it.pins()["pins"][0]["stands"], "waits");
     assert_eq!(it.pins()["waiting"].as_array().unwrap().len(), 1);
+    let seen = it.proxy.get(&format!("{}/insight", it.base)).ok().json();
+    let waits = seen["state"]["waits"].to_string();
+    assert!(waits.contains("A focus of yours waits for the next fold") && !waits.contains("next rewrite"), "{waits}");
     // To pin a message that stands there rewrites nothing: what waits goes on waiting.
     let price = it.ask("pins", &json!({"message": 0})).ok().json();
     assert_eq!((&price["evaluated_again"], &price["before"]), (&json!(0), &price["after"]), "{price}");
@@ -161,6 +164,11 @@ fn what_waits_for_a_break_costs_nothing_and_comes_with_it() {
     }
     assert_eq!(it.pins()["pins"][0]["stands"], "brief");
     assert_eq!(it.pins()["waiting"], json!([]), "the fold had its focus");
+    // One fold had it, and says so.
+    it.proxy.eventually(&format!("{}/insight", it.base), |seen| {
+        let rewrites = seen["rewrites"].as_array().unwrap();
+        rewrites.iter().filter(|rewrite| rewrite["data"]["focus"] == "the gate").count() == 1
+    });
 }
 
 #[test]
@@ -224,6 +232,8 @@ fn the_command_line_pins_lists_and_takes_back() {
     assert!(code == 0 && said.contains("unpinned") && !said.contains("would"), "{said}");
     assert_eq!(run(&["unpin", &id, "1"]).0, 1);
     assert_eq!(run(&["pin", &id, ""]).0, 1, "an empty pin");
+    let (code, said) = run(&["pin", &id, "9"]);
+    assert!(code == 0 && said.contains("--message 9` pins message 9"), "{said}");
 }
 
 #[test]

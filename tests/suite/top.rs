@@ -146,7 +146,7 @@ fn a_conversation_is_folded_unfolded_and_pinned_by_key() {
     let mut top = Terminal::running(proxy.command(&["top"]));
     let screen = top.shows("4,096");
     assert!(screen.contains("Garden") && screen.contains("1 conversation") && screen.contains("q quit"), "{screen}");
-    assert!(screen.lines().count() <= HEIGHT && top.shows("tokens in").contains("main"), "{screen}");
+    assert!(screen.lines().count() <= HEIGHT && top.shows("tokens in").contains("reply: "), "{screen}");
     top.press("f");
     top.shows("Enter does it");
     top.press("the garden");

@@ -106,7 +106,7 @@ fn the_terminal_follows() {
         line
     };
     let line = follow(&[&id, "--kind", "model_usage"]);
-    assert!(line.contains(&id) && line.contains("main: ") && line.contains(" tokens in"), "{line}");
+    assert!(line.contains(&id) && line.contains("reply: ") && line.contains(" tokens in"), "{line}");
     let json: Value = serde_json::from_str(&follow(&["--json"])).unwrap();
     assert_eq!(json["kind"], "model_usage");
     // Without a proxy it says so.

@@ -172,7 +172,9 @@ pub async fn fit(config: &Config, name: &str, wish: &Wish) -> Result<Report, Err
     }
     let mut trouble = Vec::new();
     let (upstreams, _) = find(config).await?;
+    let mut asked = Vec::new();
     for upstream in upstreams.into_iter().filter(|upstream| upstream.is_there()) {
+        asked.push(upstream.url().to_owned());
         match served(&machine, &upstream, name, wish).await {
             Some(Ok(subject)) => return subject.with(wish).report(name, wish).map_err(bad),
             Some(Err(why)) => trouble.push(format!("{}: {why}", upstream.name())),
@@ -185,14 +187,20 @@ pub async fn fit(config: &Config, name: &str, wish: &Wish) -> Result<Report, Err
         None => {}
     }
     let why = match trouble.as_slice() {
-        [] => "there is no such file, no server lists it, and Ollama's folders do not have it".to_owned(),
+        [] if asked.is_empty() => {
+            "there is no such file, no server was found to ask, and Ollama's folders do not have it".to_owned()
+        }
+        [] => format!(
+            "there is no such file, {} does not list it, and Ollama's folders do not have it",
+            asked.join(" or ")
+        ),
         all => all.join("; "),
     };
     Err(Error::client(
         404,
         "model_not_found",
         format!("`{name}` cannot be looked at: {why}"),
-        "name a GGUF file, or a model as `ollama list` does",
+        "name a GGUF file, a model as `ollama list` does, or its server with `--upstream URL`",
     ))
 }
 

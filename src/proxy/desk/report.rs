@@ -15,7 +15,6 @@ use crate::proxy::servers::upstream_of;
 use crate::proxy::state::gauge::regions;
 use crate::proxy::turn::attempt::Attempt;
 use crate::proxy::turn::prepare::prepare;
-use crate::proxy::turn::prepared::Prepared;
 use crate::proxy::turn::task::take_task;
 use crate::proxy::{App, Error};
 use crate::store::ConversationRow;
@@ -98,6 +97,19 @@ pub fn metrics_text(app: &App) -> String {
 /// # Errors
 /// As the request itself would get.
 pub async fn dry_run(app: &Arc<App>, body: Bytes, model: Option<&str>) -> Result<Value, Error> {
+    dry(app, body, model, Attempt::DryRun).await
+}
+
+/// What a request takes, and how that is known. One that fits no window is counted, too.
+///
+/// # Errors
+/// When it cannot be read, or no server is there to ask.
+pub async fn count(app: &Arc<App>, body: Bytes, model: Option<&str>) -> Result<Value, Error> {
+    let told = dry(app, body, model, Attempt::Count).await?;
+    Ok(json!({"regions": told["before"], "source": told["source"]}))
+}
+
+async fn dry(app: &Arc<App>, body: Bytes, model: Option<&str>, attempt: Attempt) -> Result<Value, Error> {
     let mut request = openai_chat::parse(&body)?;
     if let Some(model) = model {
         model.clone_into(&mut request.model);
@@ -106,7 +118,7 @@ pub async fn dry_run(app: &Arc<App>, body: Bytes, model: Option<&str>) -> Result
         Some(file) => without_server(app, file)?,
         None => upstream_of(app, &request.model).await?,
     };
-    let prepared = prepare_without_models(app, &upstream, request).await?;
+    let prepared = prepare(app, &upstream, request, &HeaderMap::new(), attempt).await?;
     Ok(json!({
         "model": prepared.request.model,
         "window": prepared.window.tokens, "window_source": prepared.window.source,
@@ -155,14 +167,6 @@ fn without_server(app: &App, file: &std::path::Path) -> Result<Arc<Upstream>, Er
     })?;
     // Port 9 discards what it gets, where anything listens there at all.
     Ok(Arc::new(Upstream::new(client()?, "file".to_owned(), "http://127.0.0.1:9", KindHint::OpenAi)?))
-}
-
-async fn prepare_without_models(
-    app: &Arc<App>,
-    upstream: &Arc<crate::upstream::Upstream>,
-    request: openai_chat::Request,
-) -> Result<Prepared, Error> {
-    prepare(app, upstream, request, &HeaderMap::new(), Attempt::DryRun).await
 }
 
 /// The request of a file for `plan` and `count`: a chat request, or `{"messages": […]}`, or a bare array of messages.

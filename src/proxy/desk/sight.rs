@@ -181,7 +181,13 @@ fn waits(state: &Value, standing: &Standing, view: &View, is_resumed: bool) -> V
             )));
         }
     }
-    let names: Vec<&str> = standing.waiting(view).into_iter().map(Steer::as_str).collect();
+    // A focus waits for a fold, and everything else for whatever rewrites the prompt.
+    let (focuses, others): (Vec<&Steer>, Vec<&Steer>) =
+        standing.waiting(view).into_iter().partition(|wish| matches!(wish, Steer::Focus(_)));
+    if !focuses.is_empty() {
+        out.push(json!("A focus of yours waits for the next fold."));
+    }
+    let names: Vec<&str> = others.into_iter().map(Steer::as_str).collect();
     match names.len() {
         0 => {}
         1 => out.push(json!(format!("One change of yours waits for the next rewrite: {}.", names[0]))),
@@ -515,4 +521,70 @@ fn advice(seen: &Value, events: &[EventRow], turns: usize) -> Vec<Value> {
         );
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(id: i64, kind: &str, data: Value) -> EventRow {
+        EventRow { id, now_ms: id, conversation: Some("c".to_owned()), kind: kind.to_owned(), data }
+    }
+
+    #[test]
+    fn after_rewriting_was_resumed_it_says_so_until_the_next_request() {
+        let steered = |id, action: &str| event(id, "steered", json!({"action": action}));
+        let asked = event(9, "model_usage", json!({"role": "main"}));
+        let stopped = [steered(1, "pause")];
+        let resumed = [steered(1, "pause"), steered(2, "unpause")];
+        let went_on = [steered(1, "pause"), steered(2, "unpause"), asked];
+        assert_eq!([&stopped[..], &resumed, &went_on].map(is_resumed), [false, true, false]);
+        let told = |prompt: u64, waits: Value, standing: &Standing| {
+            let state = json!({"prompt_tokens": prompt, "lines": {"fold_at": 3_000}, "waits": waits});
+            waits_in(&state, standing)
+        };
+        let waits_in_words = told(3_500, json!([]), &Standing::default());
+        assert!(
+            waits_in_words.contains("Rewriting was resumed") && waits_in_words.contains("3,000"),
+            "{waits_in_words}"
+        );
+        assert_eq!(told(2_900, json!([]), &Standing::default()), "[]", "short of the line");
+        assert_eq!(told(3_500, json!(["why"]), &Standing::default()), r#"["why"]"#, "the reason at hand says more");
+        let paused = Standing { paused: true, ..Standing::default() };
+        let words = told(3_500, json!([]), &paused);
+        assert!(words.contains("You stopped rewriting") && !words.contains("resumed"), "{words}");
+    }
+
+    /// What waits, after rewriting was resumed.
+    fn waits_in(state: &Value, standing: &Standing) -> String {
+        json!(waits(state, standing, &View::default(), true)).to_string()
+    }
+
+    #[test]
+    fn what_a_person_has_wait_is_told_by_what_it_waits_for() {
+        let with = |wishes: Vec<Steer>| {
+            json!(waits(&json!({}), &Standing { wishes, ..Standing::default() }, &View::default(), false)).to_string()
+        };
+        let focus = || Steer::Focus("the gate".to_owned());
+        assert_eq!(with(vec![focus()]), r#"["A focus of yours waits for the next fold."]"#);
+        assert_eq!(with(vec![Steer::Clear(3)]), r#"["One change of yours waits for the next rewrite: clear."]"#);
+        let all = with(vec![focus(), Steer::Clear(3), Steer::Evict(4)]);
+        assert!(
+            all.contains("next fold") && all.contains("2 changes of yours wait for the next rewrite: clear, evict."),
+            "{all}"
+        );
+    }
+
+    #[test]
+    fn folds_that_a_person_asked_for_or_took_back_are_no_sign_of_bad_settings() {
+        let fold = |asked_by: Value, undone: bool| json!({"data": {"action": "summarize", "asked_by": asked_by}, "undone": undone});
+        let own = || fold(Value::Null, false);
+        let told = |rewrites: Vec<Value>| {
+            let said = advice(&json!({"state": {"window": 4_096}, "rewrites": rewrites}), &[], 6);
+            said.iter().any(|advice| advice["key"] == "summarize_to")
+        };
+        assert!(told(vec![own(), own()]), "every three requests");
+        assert!(!told(vec![own(), fold(json!("user"), false), fold(json!("user"), false)]));
+        assert!(!told(vec![own(), fold(Value::Null, true)]));
+    }
 }

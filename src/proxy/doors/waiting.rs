@@ -18,6 +18,7 @@ use tracing::warn;
 
 use super::dialect::failure;
 use crate::clock::now_ms;
+use crate::proxy::state::scope::program;
 use crate::proxy::turn::early::Early;
 use crate::proxy::turn::relay::{Answer, Body};
 use crate::proxy::turn::{LARGEST_BUFFERED, answered, traced};
@@ -78,8 +79,12 @@ fn note_failure(
     if answered.is_err() {
         app.metrics.failed(status);
     }
-    let (conversation, model) = early.0.lock().of.clone().unzip();
-    let data = json!({"status": status, "code": code, "reason": reason, "model": model});
+    let (conversation, model) = {
+        let known = early.0.lock();
+        (known.conversation.clone(), known.model.clone())
+    };
+    let client = program(headers);
+    let data = json!({"status": status, "code": code, "reason": reason, "model": model, "client": client});
     app.metrics.failure(status, code.unwrap_or(if answered.is_ok() { "server" } else { "invalid_request" }));
     let mut timed = data.clone();
     timed["milliseconds"] = json!(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));

@@ -11,6 +11,7 @@ use crate::conversation::edit::View;
 use crate::conversation::{Digest, Tokens};
 use crate::measure::{Measure, ModelKey, own};
 pub(in crate::proxy) use crate::plan::reason::{foreseen, reasons};
+use crate::plan::rewrite::{ACKNOWLEDGED, acknowledges};
 use crate::plan::{Kept, Regions};
 use crate::recall;
 use crate::wire::openai_chat::Request;
@@ -102,7 +103,10 @@ impl Marks {
         // The model's vocabulary counts a brief by itself: its share of the whole prompt's count is as wrong as the estimates of the rest.
         let brief = view.brief().map(|brief| {
             let mark = mark("brief", &mut std::iter::once(brief.as_bytes()));
-            (mark, measure.firsts.of(&mark).or_else(|| own?.text(brief)))
+            // What the assistant says behind it is nobody's words.
+            let ours = if acknowledges(&request.conversation.body, view) { ACKNOWLEDGED } else { "" };
+            let counted = || Some(own?.text(brief)?.saturating_add(own?.text(ours)?));
+            (mark, measure.firsts.of(&mark).or_else(counted))
         });
         let ours = offers.then(|| {
             let definition = recall::definition(asks);

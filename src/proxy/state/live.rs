@@ -249,8 +249,6 @@ pub(in crate::proxy) struct Spend {
     /// Tokens that digest models wrote.
     #[serde(rename = "digest_completion_tokens")]
     pub(in crate::proxy) digest_completion: u64,
-    /// Rewrites.
-    pub(in crate::proxy) rewrites: u64,
 }
 
 impl Spend {

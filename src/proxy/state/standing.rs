@@ -275,3 +275,25 @@ pub(in crate::proxy) fn text(standing: &Standing) -> String {
 fn said_at(body: &[Message], text: &str) -> Option<usize> {
     body.iter().position(|message| message.role == Role::User && message.text.contains(text))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_folded_meanwhile_waits_no_longer() {
+        let fold = Edit::Fold { from: 1, to: 6, keep: vec![4], brief: "b".into(), unread: Vec::new(), read: None };
+        let view = View { edits: vec![fold], ..View::default() };
+        let gone = [Steer::Clear(2), Steer::Restore(3), Steer::Evict(5)];
+        let stays = [Steer::Clear(4), Steer::Evict(7), Steer::Focus("f".to_owned()), Steer::Brief("b".to_owned())];
+        let standing = Standing {
+            wishes: [gone, [Steer::Clear(6), Steer::Undo, Steer::Restore(0)]].concat(),
+            ..Standing::default()
+        };
+        let left: Vec<Steer> = standing.waiting(&view).into_iter().cloned().collect();
+        assert_eq!(left, [Steer::Clear(6), Steer::Undo, Steer::Restore(0)]);
+        let standing = Standing { wishes: stays.to_vec(), ..Standing::default() };
+        assert_eq!(standing.waiting(&view).len(), stays.len());
+        assert_eq!(standing.waiting(&View::default()).len(), stays.len());
+    }
+}

@@ -17,6 +17,8 @@ pub(in crate::proxy) enum Attempt {
     First,
     /// Nothing will be sent: no model is asked, either.
     DryRun,
+    /// So, too, and whatever it takes: it is only counted, so no window is too small for it.
+    Count,
     /// The server refused it.
     Emergency {
         /// What the refusal taught.
@@ -24,6 +26,13 @@ pub(in crate::proxy) enum Attempt {
         /// What we took the refused prompt for.
         counted: Tokens,
     },
+}
+
+impl Attempt {
+    /// Whether nothing will be sent.
+    pub(in crate::proxy) fn is_dry(self) -> bool {
+        matches!(self, Attempt::DryRun | Attempt::Count)
+    }
 }
 
 /// The layers that a plan's actions belong to.

@@ -344,7 +344,7 @@ pub(in crate::proxy) async fn ask_for_brief(app: &App, ask: &Ask<'_>) -> Option<
         Err(why) => return not_summarized(app, ask.id, &why),
     };
     let name = model.unwrap_or(&ask.request.model);
-    let who = format!("{}/{name}", upstream.name());
+    let who = who(&upstream, name);
     if !app.turn.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).may_try() {
         // A reason that was told before is why it is left out, so it is not told in other words in between.
         let told = app.lives.with(ask.id, |l| l.work.unsummarized.is_some());
@@ -382,6 +382,11 @@ pub(in crate::proxy) async fn ask_for_brief(app: &App, ask: &Ask<'_>) -> Option<
     let Some(text) = answer.text else { return not_summarized(app, ask.id, &format!("{who}: {}", answer.how)) };
     app.lives.with(ask.id, |l| l.work.unsummarized = None);
     Some((Arc::from(text), answer.read))
+}
+
+/// A server and its model as it is told, by the server's own name for it: a client may call it as it likes.
+fn who(upstream: &Upstream, model: &str) -> String {
+    format!("{}/{}", upstream.name(), upstream.canonical(model))
 }
 
 /// Who writes a brief, or why nobody does.
@@ -431,7 +436,7 @@ pub(in crate::proxy) async fn is_asked(app: &App, own: (&Arc<Upstream>, &str), s
     if is_other && !moves_nothing(app, upstream, model, Asked::Other).await {
         return false;
     }
-    let who = format!("{}/{model}", upstream.name());
+    let who = who(upstream, model);
     !app.turn.summarizers.lock().peek(&who).is_some_and(Trial::rests)
 }
 
@@ -443,7 +448,7 @@ fn note_summary(
     answer: &summarizer::Answer,
     took: Duration,
 ) {
-    let who = format!("{}/{name}", upstream.name());
+    let who = who(upstream, name);
     let mut reported = Reported::default();
     reported.read(&answer.reply);
     app.metrics.spend("summary", &reported);

@@ -8,7 +8,6 @@ use futures_util::{StreamExt as _, stream};
 use http::{HeaderValue, Response, header};
 use serde_json::{Value, json};
 
-use super::attempt::Attempt;
 use super::drafts::{Draft, Drafted, exact};
 use super::prepared::Prepared;
 use super::relay::{self, Answer};
@@ -36,7 +35,7 @@ pub(in crate::proxy) async fn outcome(
     let kinds = [edits.thinking.map(|_| Taken::Thinking), edits.uses.as_ref().map(|_| Taken::Uses)];
     let part = |kind: Taken| (kind, plan::client::part(&draft.request.conversation, view, kind));
     let parts: Vec<(Taken, (View, usize))> = kinds.into_iter().flatten().map(part).collect();
-    let counts = !parts.is_empty() || draft.situation.attempt == Attempt::DryRun;
+    let counts = !parts.is_empty() || draft.situation.attempt.is_dry();
     let original = match view.edits.is_empty() || !counts {
         true => drafted.tokens.saturating_sub(drafted.added),
         false => weighed(app, draft, &View::default(), before).await,
@@ -49,7 +48,7 @@ pub(in crate::proxy) async fn outcome(
     let compact = edits.compact.as_ref();
     let is_new = view.brief() != draft.situation.history.stored.brief();
     let told = compact.is_some_and(|compact| compact.is_now() || is_new);
-    let brief = view.brief().filter(|_| told && draft.situation.attempt != Attempt::DryRun);
+    let brief = view.brief().filter(|_| told && !draft.situation.attempt.is_dry());
     let whole = compact.is_some_and(|compact| compact.whole);
     let alone = whole || compact.is_some_and(|compact| compact.pause) && brief.is_some();
     let spent = match brief {

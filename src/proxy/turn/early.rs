@@ -7,9 +7,11 @@ use parking_lot::Mutex;
 
 use super::prepared::Prepared;
 use super::save::mark_record;
+use super::situation::Situation;
 use super::wished::Outcome;
 use crate::conversation::Digest;
 use crate::proxy::App;
+use crate::wire::openai_chat::Request;
 
 /// What is known of an answer so far.
 #[derive(Default)]
@@ -18,8 +20,10 @@ pub(in crate::proxy) struct Known {
     pub(in crate::proxy) stream: Option<bool>,
     /// The headers of ours, as far as they are known.
     pub(in crate::proxy) headers: HeaderMap,
-    /// The conversation and the model, once they are known.
-    pub(in crate::proxy) of: Option<(String, String)>,
+    /// The conversation, once it is known and on record.
+    pub(in crate::proxy) conversation: Option<String>,
+    /// The model, once it is known.
+    pub(in crate::proxy) model: Option<String>,
     /// What was done of what the client asks for.
     pub(in crate::proxy) outcome: Option<Outcome>,
     /// Where the reply will stand in the record.
@@ -42,14 +46,23 @@ pub(in crate::proxy) struct Tip {
 
 impl Early {
     /// Notes what the client asked for.
-    pub(in crate::proxy) fn read(&self, stream: bool) {
-        self.0.lock().stream = Some(stream);
+    pub(in crate::proxy) fn read(&self, request: &Request) {
+        let mut known = self.0.lock();
+        (known.stream, known.model) = (Some(request.stream), Some(request.model.clone()));
+    }
+
+    /// Notes which conversation of the record a request goes on with.
+    pub(in crate::proxy) fn goes_on(&self, situation: &Situation) {
+        if situation.history.located.is_some() {
+            self.0.lock().conversation = Some(situation.id().to_owned());
+        }
     }
 
     /// Notes what is sent to the server.
     pub(in crate::proxy) fn prepared(&self, prepared: &Prepared, app: &App) {
         let mut known = self.0.lock();
-        known.of = Some((prepared.id.clone(), prepared.request.model.clone()));
+        known.conversation = Some(prepared.id.clone());
+        known.model = Some(prepared.request.model.clone());
         prepared.mark(&mut known.headers, &app.config.gauge);
         mark_record(app, &mut known.headers);
         known.outcome.clone_from(&prepared.told.client);

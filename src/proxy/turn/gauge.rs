@@ -19,7 +19,7 @@ pub(in crate::proxy) fn settle(measure: &Measure, prepared: &mut Prepared, attem
     let marks = marks(measure, prepared);
     let kept = marks.kept(measure);
     prepared.made.after = prepared.made.after.settled(kept, prepared.made.tokens);
-    if prepared.made.sureness.is_exact() && attempt != Attempt::DryRun {
+    if prepared.made.sureness.is_exact() && !attempt.is_dry() {
         marks.note(measure, &prepared.made.after);
     }
     // Before, the tool of ours was not there; and what stands by index now stood there whole.

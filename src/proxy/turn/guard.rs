@@ -284,3 +284,16 @@ pub(super) fn too_small(
     }
     Ok(Some(message))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ceiling_counts_what_briefs_read_and_wrote_too() {
+        let spend = Spend { requests: 2, prompt: 1_000, cached: 400, completion: 50, ..Spend::default() };
+        assert_eq!(taken(&spend), (650, 2));
+        let briefs = Spend { summary_prompt: 900, summary_evaluated: 300, summary_completion: 70, ..spend };
+        assert_eq!(taken(&briefs), (650 + 300 + 70, 2));
+    }
+}

@@ -125,7 +125,7 @@ pub(in crate::proxy) async fn history(
     let seen = app.store.seen();
     let whose = Whose::of(from_client, &request.conversation, request.session.as_deref());
     // What nobody sends takes no name away from what somebody does.
-    let is_real = attempt != Attempt::DryRun || app.config.shadow;
+    let is_real = !attempt.is_dry() || app.config.shadow;
     let place = place(app, request, wish.as_deref(), whose, (from_client, is_real)).await?;
     let Place { seed, chain, located, waited, whose, end } = place;
     request.withdraw_all();

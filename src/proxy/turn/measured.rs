@@ -157,7 +157,7 @@ async fn counted_facts(app: &App, draft: &mut Draft<'_>) -> (Facts, Sureness) {
     match exact(draft, &body).await {
         Ok(counted) => {
             let by_message = is_near(draft, &lines, counted.0) || has_new_head(app, draft);
-            let wanted = situation.attempt == Attempt::DryRun || by_message && body.len() <= SHARED_OUT;
+            let wanted = situation.attempt.is_dry() || by_message && body.len() <= SHARED_OUT;
             let shared_out = match (wanted, situation.own.is_some()) {
                 (true, true) => shares(app, draft, &out, &body).await,
                 (_, false) => counted_head(app, draft, &out, counted.0).await.map(|head| (head, Vec::new())),
@@ -248,7 +248,7 @@ fn spread(
     shared_out: Option<(Counted, Vec<Option<usize>>)>,
 ) {
     let (counted, places) = shared_out.map_or((None, Vec::new()), |(c, p)| (Some(c), p));
-    if let Some(counted) = counted.as_ref().filter(|_| draft.situation.attempt != Attempt::DryRun) {
+    if let Some(counted) = counted.as_ref().filter(|_| !draft.situation.attempt.is_dry()) {
         let asks = draft.situation.policy.digest_model.is_some();
         let (key, own) = (&draft.situation.key, draft.situation.own.as_deref());
         let tool = (draft.request.offers(), asks);
@@ -307,7 +307,7 @@ fn matters(draft: &Draft<'_>, lines: &Lines, estimate: Tokens) -> bool {
     let Draft { situation, request, .. } = draft;
     // By the model's own vocabulary a short one costs little; and who asks for a count wants one.
     let is_cheap = situation.own.is_some() && request.body.len() <= COUNTED_ANYWAY;
-    if is_cheap || situation.attempt == Attempt::DryRun {
+    if is_cheap || situation.attempt.is_dry() {
         return true;
     }
     // Where not even one token a byte comes near a line, nothing needs counting.

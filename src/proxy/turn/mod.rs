@@ -79,7 +79,7 @@ use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode};
 use plainly::or_plainly;
 use prefix::note_sent;
-use prepare::prepare;
+use prepare::{in_situation, prepare, stands_on};
 use prepared::{Past, Prepared, Sending};
 use refused::{Refused, learned, read_refusal, refused_twice, send};
 use relay::Answer;
@@ -164,7 +164,7 @@ async fn first(
     let before = app.turn.read.lock().take(&body);
     let (mut request, known) = known::parse(&body, before)?;
     app.turn.read.lock().put(known);
-    early.read(request.stream);
+    early.read(&request);
     take_task(app, &mut request, headers).boxed().await?;
     let whose = mark_of_key(headers);
     if app.servers.all.len() > 1 {
@@ -174,7 +174,10 @@ async fn first(
     let (upstream, route) = route(app, &request, &whose, &tried.servers).boxed().await?;
     let using = using(app, &upstream, &request.model).await;
     let queued = began.elapsed();
-    let mut prepared = prepare(app, &upstream, request, headers, Attempt::First).boxed().await?;
+    let asked = Instant::now();
+    let situation = stands_on(app, &upstream, &mut request, headers, Attempt::First).boxed().await?;
+    early.goes_on(&situation);
+    let mut prepared = in_situation(app, situation, request, asked).boxed().await?;
     prepared.sending.phases.queued = queued;
     prepared.sending.route = route;
     note_task(app, &prepared);

@@ -66,14 +66,43 @@ pub(in crate::proxy) async fn prepare(
     attempt: Attempt,
 ) -> Result<Prepared, Error> {
     let began = Instant::now();
+    let situation = stands_on(app, upstream, &mut request, from_client, attempt).boxed().await?;
+    in_situation(app, situation, request, began).await
+}
+
+/// Resolves what a request stands on, as the first stage of [`prepare`].
+///
+/// # Errors
+/// As [`of_request`] has them.
+pub(in crate::proxy) async fn stands_on(
+    app: &Arc<App>,
+    upstream: &Arc<Upstream>,
+    request: &mut Request,
+    from_client: &HeaderMap,
+    attempt: Attempt,
+) -> Result<Situation, Error> {
     Stage::Situation.begins("");
-    let situation = of_request(app, upstream, &mut request, from_client, attempt).boxed().await?;
+    of_request(app, upstream, request, from_client, attempt).boxed().await
+}
+
+/// Measures, plans and applies, once it is known what a request stands on. `began`: when that was asked.
+///
+/// # Errors
+/// As [`prepare`] has them.
+pub(in crate::proxy) async fn in_situation(
+    app: &Arc<App>,
+    situation: Situation,
+    mut request: Request,
+    began: Instant,
+) -> Result<Prepared, Error> {
+    let attempt = situation.attempt;
+    let upstream = &situation.upstream;
     if upstream.kind() == Some(Kind::Ollama) {
         request.takes_functions_for_tools();
     }
     let preparing = (attempt == Attempt::First).then(|| app.lives.prepare(situation.id()));
     let is_at = |phase| {
-        if attempt != Attempt::DryRun {
+        if !attempt.is_dry() {
             app.lives.is_at(situation.id(), phase);
         }
     };
@@ -237,7 +266,7 @@ fn prepared(
     let view = View { bare, ..drafted.view };
     let missed = match attempt {
         Attempt::First => missed::missed(&request.conversation.body, &stored, before_this),
-        Attempt::DryRun | Attempt::Emergency { .. } => Vec::new(),
+        Attempt::DryRun | Attempt::Count | Attempt::Emergency { .. } => Vec::new(),
     };
     let standing_new = ruled.is_some().then(|| standing::text(&standing));
     let standing_changed = granted.to_record(&standing, is_fork, folds(&view) != folds(&stored)).or(standing_new);

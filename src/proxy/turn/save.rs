@@ -75,9 +75,6 @@ pub(in crate::proxy) async fn save(app: &App, upstream: &Upstream, prepared: &mu
         }
         return Ok(Saved::Stands);
     }
-    if prepared.made.view_changed {
-        app.lives.with(&prepared.id, |l| l.accounts.spend.rewrites += 1);
-    }
     let seen = prepared.history.seen.filter(|_| prepared.made.view_changed);
     match app.store.record_over(batch, seen).await {
         // What was known of it may have been deleted meanwhile, too.
@@ -239,12 +236,14 @@ fn compaction(upstream: &Upstream, prepared: &Prepared) -> serde_json::Value {
     let action = if prepared.told.actions.is_empty() { "summarize".to_owned() } else { prepared.action() };
     // The history stays as it was until the client brings the brief back: the next reply tells what it takes.
     let source = if is_whole(prepared) { Sureness::Estimated } else { prepared.made.sureness };
+    let folds = prepared.told.actions.contains(&"summarize") || is_told(prepared);
+    let focus = prepared.wishes.standing.focus().or(prepared.policy.focus.as_deref()).filter(|_| folds);
     json!({
         "action": action, "asked_by": asked_by, "because": prepared.told.because, "window": prepared.window.tokens,
         "window_source": prepared.window.source, "before": regions(&prepared.made.before),
         "after": regions(&prepared.made.after), "prompt_tokens": prepared.made.tokens,
         "prompt_tokens_source": source.as_str(), "model": upstream.canonical(&prepared.request.model),
-        "task": prepared.policy.task, "seconds": rounded(prepared.made.seconds), "focus": null, "depth": depth(&prepared.made.view),
+        "task": prepared.policy.task, "seconds": rounded(prepared.made.seconds), "focus": focus, "depth": depth(&prepared.made.view),
         "was": was(prepared),
     })
 }

@@ -98,11 +98,14 @@ pub(in crate::proxy) async fn of_request(
     from_client: &HeaderMap,
     attempt: Attempt,
 ) -> Result<Situation, Error> {
-    if let Some(wanted) = request.num_ctx.filter(|_| attempt != Attempt::DryRun) {
+    if let Some(wanted) = request.num_ctx.filter(|_| !attempt.is_dry()) {
         app.measure.windows.want(upstream, &request.model, wanted).await;
     }
     let window = match attempt {
         Attempt::DryRun => window_without_loading(app, upstream, &request.model).boxed().await,
+        Attempt::Count => {
+            Window { tokens: None, ..window_without_loading(app, upstream, &request.model).boxed().await }
+        }
         _ => window_of(app, upstream, &request.model).boxed().await,
     };
     let header = headers::text(from_client, &headers::PROFILE);
@@ -123,7 +126,7 @@ pub(in crate::proxy) async fn of_request(
     let guarded = guard(app, request, &history, attempt)?;
     warnings.extend(guarded.warnings);
     let pace = pace(app, &policy, &history, &request.conversation.body, attempt);
-    let patience = if attempt == Attempt::DryRun { shown::QUESTION_WAITS } else { shown::REQUEST_WAITS };
+    let patience = if attempt.is_dry() { shown::QUESTION_WAITS } else { shown::REQUEST_WAITS };
     let own = app.measure.counters.of(upstream, &request.model, &window, patience).boxed().await;
     let key = key(app, upstream, request);
     Ok(Situation {

@@ -23,7 +23,8 @@ const DONE = { evict: "preview", summarize: "fold", truncate: "cut", emergency: 
 export const rewritten = (action) => (action ?? "none").split(",").filter((one) => one !== "none").map((one) => DONE[one] ?? one).join(", ");
 
 // A program as its headers name it; all browsers call themselves by the first of them.
-export const program = (state) => { const name = state?.whose?.client; return name === "Mozilla" ? "a browser" : name === "unnamed" ? null : name; };
+export const program = (state) => named(state?.whose?.client);
+export const named = (name) => (name === "Mozilla" ? "a browser" : name === "unnamed" ? null : name);
 
 // What a request is at, or spent its time on, in order; `other` is what is left of the whole.
 export const PHASES = [["queued", "queued"], ["counted", "finding and counting the history"], ["planned", "planning"], ["brief", "waiting for a brief"],

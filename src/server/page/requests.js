@@ -4,7 +4,7 @@ import { html, useMemo, useState, useEffect } from "./lib.js";
 import { useData, useFocusKept, Ago, Card, Scroll, Wrong, open } from "./use.js";
 import { Sides } from "./sides.js";
 import { get, listen } from "./api.js";
-import { PHASES, count, model, percent, phase, plural, program, seconds, clock, rewritten } from "./format.js";
+import { PHASES, count, model, named, percent, phase, plural, program, seconds, clock, rewritten } from "./format.js";
 
 const KEPT = 300;
 const KINDS = ["model_usage", "request_failed"];
@@ -69,7 +69,7 @@ function Line({ event, row, opened, toggle }) {
   return html`<tr class=${failed || (d.end && d.end !== "complete") ? "failed" : ""}>
     <td class="num"><time title=${new Date(event.time_ms).toLocaleString()}>${clock(event.time_ms)}</time></td>
     <td>${failed ? html`<b class="red">${d.status}</b>` : END[d.end] ?? d.end ?? "200"}</td>
-    <td class="optional">${program(row?.state) ?? ""}</td>
+    <td class="optional">${program(row?.state) ?? named(d.client) ?? ""}</td>
     <td>${event.conversation ? html`<a href=${`#/c/${encodeURIComponent(event.conversation)}`}>${row?.title ?? event.conversation}</a>` : html`<span class="soft">–</span>`}${role && html`<span class="soft"> · ${role}</span>`}
       ${failed && html`<span class="under red">${d.reason ?? d.code ?? ""}</span>`}</td>
     <td class="optional" title=${d.model ?? ""}>${model(d.model, 28)}</td><td class="num">${tokens}</td>

@@ -22,7 +22,7 @@ function Price({ answer }) {
   return html`${answer.takes_back && html`<p class="why" id="takes-back">Takes back ${answer.takes_back}.</p>`}<dl class="price">${lines.filter(Boolean).map(([what, value]) => html`<dt key=${what}>${what}</dt><dd>${value}</dd>`)}</dl>
     ${answer.brief && html`<details open><summary>${answer.written_by_a_model ? "The brief, as the model wrote it" : "The brief, made without a model"}</summary><pre tabindex="0">${answer.brief}</pre></details>`}
     ${answer.note && html`<p class="why">${answer.note}</p>`}
-    ${answer.when === "next_break" && html`<p class="why">It waits until the prompt is rewritten anyway.</p>`}`;
+    ${answer.when === "next_break" && html`<p class="why">It waits, and costs nothing of its own.</p>`}`;
 }
 
 // Seconds that something has taken so far.
@@ -40,7 +40,7 @@ function Working({ what }) {
 // Asks the price, shows it, and does it when told to. `fields` are inputs whose values go along; `waits`: it can be left for the
 // next break; `send`: how it is asked for; `first`: a label and values for a closer price that takes the model's time; `check`: a box whose
 // value goes along.
-function Ask({ title, path, values, fields = [], check, verb = "Do it", explain = "", waits = true, needs = false, send = post, first, changed }) {
+function Ask({ title, path, values, fields = [], check, verb = "Do it", explain = "", waits = "rewrite", needs = false, send = post, first, changed }) {
   const [texts, write] = useState(() => Object.fromEntries(fields.map(([name, , , value]) => [name, value ?? ""])));
   const [when, wait] = useState("now");
   const [checked, tick] = useState(false);
@@ -103,7 +103,7 @@ function Ask({ title, path, values, fields = [], check, verb = "Do it", explain 
     <h1 id="ask-title">${title}</h1>${explain && html`<p class="why">${explain}</p>`}
     ${fields.map(input)}
     ${check && html`<label class="check"><input type="checkbox" name=${check[0]} checked=${checked} onchange=${(e) => tick(e.target.checked)} />${check[1]}</label>`}
-    ${waits && html`<fieldset class="when"><legend>When</legend>${radio("now", "with the next request")}${radio("next_break", "with the next rewrite, at no extra cost")}</fieldset>`}
+    ${waits && html`<fieldset class="when"><legend>When</legend>${radio("now", "with the next request")}${radio("next_break", `with the next ${waits}, at no extra cost`)}</fieldset>`}
     <div class="quote" aria-live="polite">${shown.asking ? html`<${Working} what=${shown.asking} />` : shown.later ? html`<p class="soft">the price comes once you write</p>`
       : shown.error ? html`<p class="wrong">${shown.error.message}</p>` : html`<${Price} answer=${shown.answer} />`}</div>
     <div class="buttons"><${Button} onclick=${(e) => e.target.closest("dialog").close()}>Cancel<//>
@@ -124,8 +124,8 @@ const editBrief = (id, brief, changed) => ask("Edit the brief", of(id, "/brief")
 export function Actions({ seen, changed, sent }) {
   const path = (what) => of(seen.id, `/${what}`);
   const fold = () => ask("Fold now", path("compact"), {}, {
-    fields: [["focus", "What the brief should keep above all (optional)", "input"]], verb: "Fold", changed,
-    explain: "Older messages become a brief. Their originals stay, word for word. If it waits, only the focus waits, for the next fold.",
+    fields: [["focus", "What the brief should keep above all (optional)", "input"]], verb: "Fold", changed, waits: "fold",
+    explain: "Older messages become a brief. Their originals stay, word for word. If it waits, only the focus waits.",
     first: { label: "Read the brief first", values: { write_brief: true }, waits: "the model writes the brief" },
   });
   const undo = () => ask("Undo the last change", path("undo"), {}, {
@@ -157,7 +157,7 @@ export function Pinned({ id, pins, error, changed }) {
   };
   return html`<${Card} id="pins" title="Pinned" small=${pins.tokens ? `about ${count(pins.tokens)} of at most ${count(pins.most)} tokens` : "holds through every fold"}>
     ${pins.pins.length ? html`<ul class="plain">${pins.pins.map(line)}</ul>` : html`<p class="why">Nothing. Pin a message from the history, or a rule of your own.</p>`}
-    ${waiting.length > 0 && html`<h2>Waits for the next rewrite</h2><ul class="plain" id="waiting">${waiting.map(([kind, what]) => html`<li key=${`${kind} ${what}`}>${WISHES[kind] ?? kind}${typeof what === "number" ? ` · message ${what}` : ""}</li>`)}</ul>`}
+    ${waiting.length > 0 && html`<h2>What waits</h2><ul class="plain" id="waiting">${waiting.map(([kind, what]) => html`<li key=${`${kind} ${what}`}>${WISHES[kind] ?? kind}${typeof what === "number" ? ` · message ${what}` : ""}</li>`)}</ul>`}
     ${pins.paused && html`<p class="wrong">Nothing is rewritten: what no longer fits is refused.</p>`}
     <div class="buttons">${waiting.length > 0 && html`<${Button} disabled=${busy} onclick=${doing(() => remove(of(id, "/waiting"), {}))}>Take back what waits<//>`}
       <${Button} disabled=${busy} onclick=${doing(() => post(of(id, "/rewriting"), { on: pins.paused }))}>${pins.paused ? "Resume rewriting" : "Stop rewriting"}<//></div><//>`;

@@ -7,9 +7,11 @@ use super::render::{self, END};
 use super::said::with_words;
 
 /// The brief that a person made of another one, which stands for `folded` messages. Lines that the other one does not have are the
-/// person's words. Text without the frame of a brief gets that of the other one.
+/// person's words. Text without the frame of a brief gets that of the other one; where it has none of a brief's headings, either, all
+/// of it is the person's, whatever it has in common with the other one.
 pub fn edited(old: &str, new: &str, folded: u32) -> String {
-    let known: HashSet<&str> = old.lines().map(plain).collect();
+    let is_free = render::framed(new).is_none() && !new.lines().any(render::is_heading);
+    let known: HashSet<&str> = if is_free { HashSet::new() } else { old.lines().map(plain).collect() };
     let (head, body) = match render::framed(new) {
         Some((head, body)) => (head.to_owned(), body),
         None => {
@@ -122,6 +124,10 @@ mod tests {
         let read = parse(&edited(&old, words, 14)).expect("a brief");
         let texts: Vec<&str> = read.part(Part::User).items.iter().map(|item| item.text.as_str()).collect();
         assert_eq!(texts, ["Mind the gate.\nIt is green.", "One.", "Two."]);
+        // A text of one's own is that from its first line to its last, also where a line of it was known.
+        let read = parse(&edited(&old, "Look at line 7.\n\nThen stop.", 14)).expect("a brief");
+        let texts: Vec<&str> = read.part(Part::User).items.iter().map(|item| item.text.as_str()).collect();
+        assert_eq!((texts.as_slice(), read.summary.as_deref()), (["Look at line 7.", "Then stop."].as_slice(), None));
         // Without a frame anywhere, it gets one.
         assert_eq!(parse(&edited("Paint it.", "Paint it red.", 3)).expect("a brief").folded, 3);
         assert!(!edited(&old, "a [end of windowsill brief] b", 14).contains("a [end of"));

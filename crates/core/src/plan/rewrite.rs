@@ -117,12 +117,22 @@ fn viewed(conversation: &Conversation, view: &View, template: &TemplateFacts) ->
         }
         None => out.push(ours("user", Role::User, brief)),
     }
-    let rest: Vec<&Out> = kept.iter().filter_map(|at| bodies.get(*at)).chain(&bodies[to..]).collect();
-    if !brief.is_empty() && rest.first().is_some_and(|m| m.role == Role::User) {
+    if acknowledges(&conversation.body, view) {
         out.push(ours("assistant", Role::Assistant, ACKNOWLEDGED));
     }
-    out.extend(rest.into_iter().cloned());
+    out.extend(kept.iter().filter_map(|at| bodies.get(*at)).chain(&bodies[to..]).cloned());
     shape(whole(out, conversation), template)
+}
+
+/// Whether [`ACKNOWLEDGED`] stands between the brief of a view and what follows it.
+pub fn acknowledges(body: &[Message], view: &View) -> bool {
+    view.edits.iter().any(|edit| match edit {
+        Edit::Fold { to, keep, brief, .. } => {
+            let next = keep.iter().find_map(|at| body.get(*at)).or(body.get(*to));
+            !brief.is_empty() && next.is_some_and(|message| message.role == Role::User)
+        }
+        _ => false,
+    })
 }
 
 /// A prompt that is not the client's own any more has no results without their call.
