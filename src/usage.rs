@@ -298,7 +298,11 @@ impl Default for Metrics {
             "Tokens by role (main, recall, summary, digest, title, prefill) and kind",
             metrics.tokens.clone(),
         );
-        registry.register("compactions", "Rewrites by layer", metrics.compactions.clone());
+        registry.register(
+            "compactions",
+            "Rewrites by layer, and what somebody asked for by its name",
+            metrics.compactions.clone(),
+        );
         let help = "Tokens that a prompt began with as the last one of its conversation did";
         registry.register("prefix_tokens", help, metrics.prefix.clone());
         let help = "Tokens of the last prompt that the next one did not begin with, by whose doing (client, rewrite)";
@@ -348,6 +352,11 @@ impl Metrics {
         for layer in action.split(',').filter(|l| *l != "none") {
             self.compactions.get_or_create(&Layer { layer: layer.to_owned() }).inc();
         }
+    }
+
+    /// Counts a rewrite that somebody asked for.
+    pub fn rewrote(&self, action: &str) {
+        self.compactions.get_or_create(&Layer { layer: action.to_owned() }).inc();
     }
 
     /// Counts a managed request that failed, by the status that the client got, and why in one word.

@@ -81,7 +81,7 @@ fn page(report: &Value, since: Option<&str>) -> String {
         ("recalls by the model, and what they found", format!("{}, {}", of("recalls"), of("recalls_found"))),
         ("requests with which something came back", of("recalled_ahead")),
         ("tokens evaluated again after rewrites", "about ".to_owned() + &of("evaluated_again_tokens")),
-        ("tokens spent on briefs and digests", of("upkeep_tokens")),
+        ("tokens spent on briefs and other upkeep", of("upkeep_tokens")),
     ] {
         page += &format!("  {what:<40}{figure:>20}\n");
     }

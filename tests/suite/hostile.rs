@@ -245,8 +245,15 @@ fn a_call_in_the_history_costs_the_same_however_many_stand_beside_it() {
         // Each is read twice, and none of it is in the prompt any more.
         let mut body = step_of(calls);
         body.extend(step_of(calls));
-        let fold =
-            Edit::Fold { from: 0, to: calls + 1, keep: Vec::new(), brief: "b".into(), unread: Vec::new(), read: None };
+        let fold = Edit::Fold {
+            from: 0,
+            to: calls + 1,
+            keep: Vec::new(),
+            brief: "b".into(),
+            unread: Vec::new(),
+            read: None,
+            struck: Vec::new(),
+        };
         let view = View { messages: calls + 1, edits: vec![fold], ..View::default() };
         let started = computed();
         assert_eq!(missed(&body, &view, calls + 1).len(), calls);

@@ -161,6 +161,37 @@ fn words_in_a_brief_stay_in_the_briefs_after_it() {
     assert!(brief(&it).contains("ZEBRA is the code word"), "{}\n{stands}\n{}", again.text(), brief(&it));
 }
 
+/// What a person takes out of a brief stays out of the briefs after it, though the folded messages say it, until it is said again.
+#[test]
+fn what_is_taken_out_of_a_brief_stays_out_of_the_briefs_after_it() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\nstrategy = \"truncate\"\n");
+    let rule = |n: u64| format!("Rule: the key of shed {n} hangs behind door {}.", n + 300);
+    let talk = |sent: Chat, n: u64| sent.user(&format!("{} And item {n}?", rule(n))).assistant(&prose(n, 700));
+    let mut sent = (0..6).fold(chat(), talk).user("And now?");
+    let id = proxy.chat(&sent).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let base = format!("/windowsill/conversations/{id}");
+    let it = Steered { fake, proxy, sent: sent.clone(), base };
+    it.ask("compact", &json!({})).ok();
+    let brief = || it.edits()[0]["brief"].as_str().unwrap_or_default().to_owned();
+    let first = brief();
+    assert!(first.contains("behind door 301") && first.contains("behind door 302"), "{first}");
+    let lines: Vec<&str> = first.lines().filter(|line| !line.contains("door 301")).collect();
+    it.ask("brief", &json!({"text": lines.join("\n")})).ok();
+    for round in 1..5 {
+        sent = (10 * round..10 * round + 3).fold(sent.assistant("Yes."), talk).user("And now?");
+        it.proxy.chat(&sent).ok();
+        it.ask("compact", &json!({})).ok();
+        let now = brief();
+        assert!(!now.contains("door 301") && now.contains("door 302"), "round {round}: {now}");
+    }
+    sent = talk(sent.assistant("Yes."), 1);
+    sent = (90..93).fold(sent, talk).user("And now?");
+    it.proxy.chat(&sent).ok();
+    it.ask("compact", &json!({})).ok();
+    assert!(brief().contains("door 301"), "said again: {}", brief());
+}
+
 #[test]
 fn what_makes_no_sense_is_refused_and_changes_nothing() {
     let it = previewed();

@@ -380,8 +380,8 @@ impl<A: Archive> Work<'_, A> {
         }
         if from == to {
             // Nothing is folded: the brief carries what is pinned, and nothing else.
-            let (keep, unread) = (keep.to_vec(), Vec::new());
-            self.edits.push(Edit::Fold { from, to, keep, brief: Arc::from(pinned), unread, read: Some(to) });
+            let (keep, unread, struck) = (keep.to_vec(), Vec::new(), Vec::new());
+            self.edits.push(Edit::Fold { from, to, keep, brief: Arc::from(pinned), unread, read: Some(to), struck });
             return;
         }
         let budget = budget - if pinned.is_empty() { 0 } else { (input.count)(&pinned) };
@@ -403,18 +403,22 @@ impl<A: Archive> Work<'_, A> {
         let body = &input.conversation.body;
         let folded: Vec<usize> = (from..to).filter(|at| !keep.contains(at)).collect();
         brief::restate(&mut facts, folded.iter().map(|at| (*at, &body[*at])), done);
-        // What stays in full, or is pinned, is said there.
+        let struck = brief::still_struck(input.old.struck(), numbers.iter().map(|at| &body[*at]));
+        // What stays in full, or is pinned, is said there; and what a person took out is not to be said.
         let mut said = brief::said_in(body, keep);
         said.extend(pinned::texts(&pinned));
+        said.extend(struck.iter().map(|text| text.to_string()));
         if !brief::retell(&mut facts, body, &folded, &said) {
             facts.work = self.work(from, to, keep);
         }
+        brief::strike(&mut facts, &struck);
         facts.keep = input.words.keep;
         let text = brief::render(input.words.written.map(|written| written.text), &facts, budget, input.count);
         let text = brief::without_words(&text, &said);
         let text = pinned::with(&text, &pinned);
         let (read, unread) = self.made_from(to, keep);
-        self.edits.push(Edit::Fold { from, to, keep: keep.to_vec(), brief: Arc::from(text), unread, read: Some(read) });
+        let (keep, brief, read) = (keep.to_vec(), Arc::from(text), Some(read));
+        self.edits.push(Edit::Fold { from, to, keep, brief, unread, read, struck });
     }
 
     /// How many messages the brief of a fold is made from, with the one before it, and which of these it is not: of those that stand

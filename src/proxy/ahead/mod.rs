@@ -240,7 +240,7 @@ async fn make_brief(app: &Arc<App>, behind: &Behind) {
         id: &prepared.id,
         view: &view,
         view_tokens: behind.used,
-        waited_for: false,
+        waited_for: None,
         spare_slot: spare_slots(app, upstream, &prepared.request.model).await.is_some_and(|n| n > 0),
         messages: &messages,
         previous: previous.as_deref(),

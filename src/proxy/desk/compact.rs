@@ -247,6 +247,9 @@ async fn compact_now(app: &Arc<App>, id: &str, wanted: &Compaction) -> Result<Va
     }
 }
 
+/// What is said of the price of a fold whose brief no model wrote, though one is asked for it.
+const UNUSED: &str = "no model wrote a brief of use: this is the one that is made without a model";
+
 /// What a fold costs. What a model will write is known once it has written; until then what is kept without one takes
 /// its place.
 async fn priced_fold(app: &App, ground: &Ground, fold: &Fold<'_>, wanted: &Compaction) -> Result<Value, Error> {
@@ -269,6 +272,9 @@ async fn priced_fold(app: &App, ground: &Ground, fold: &Fold<'_>, wanted: &Compa
     let is_written = !asks;
     told["brief"] = json!(is_written.then(|| view.brief().map(str::to_owned)).flatten());
     told["written_by_a_model"] = json!(text.is_some());
+    if written == Some(None) && told["note"].is_null() {
+        told["note"] = json!(UNUSED);
+    }
     Ok(told)
 }
 
@@ -318,7 +324,7 @@ pub(super) async fn written_for(app: &App, ground: &Ground, old: &View, fold: &F
             id: &ground.row.id,
             view: &[],
             view_tokens: 0,
-            waited_for: false,
+            waited_for: None,
             spare_slot: true,
             messages: &messages,
             previous: previous.as_deref(),
@@ -460,6 +466,7 @@ pub(in crate::proxy) async fn record_view(
     let batch =
         Batch { conversation: Some(update), view: Some((tip, view)), events: vec![event], durable: true, ..batch };
     app.store.record(batch).await?;
+    app.metrics.rewrote(asked.action);
     // What was made ahead was made for the view before.
     app.lives.with(&row.id, |live| (live.work.ahead, live.work.brief, live.work.draft) = (None, None, None));
     Ok(())

@@ -175,7 +175,7 @@ async fn restand(
             return Err(Error::client(409, "changed", message, "look again, and then try again"));
         }
         if changes {
-            let because = vec![why(ground, &price, action, format!("what is pinned changed: {action}"))];
+            let because = vec![why(&price, action, format!("what is pinned changed: {action}"))];
             let batch = Batch { about, ..Batch::default() };
             let asked = Asked { by, action, because, focus: None, undoes: None, started };
             record_view(app, ground, &price, view, asked, batch).await?;

@@ -100,8 +100,9 @@ fn estimated_price(app: &App, ground: &Ground, view: &View, (held, old, next): (
 
 /// Tokens of the tool that reads back what left the prompt.
 fn tool_of_ours(app: &App, ground: &Ground) -> Tokens {
-    let definition = crate::recall::definition(ground.policy().digest_model.is_some());
-    app.measure.text(&ground.situation.key, ground.situation.own.as_deref(), &definition)
+    let asks = ground.policy().digest_model.is_some();
+    let model = (&ground.situation.key, ground.situation.own.as_deref());
+    Marks::of_tool(&app.measure, model, &ground.request, asks)
 }
 
 /// What the gauge says of a conversation under another view, at this price.

@@ -171,7 +171,10 @@ impl Sums {
     fn add(&mut self, event: &EventRow) {
         let data = &event.data;
         let n = |value: &Value| value.as_u64().unwrap_or(0);
-        self.conversations.extend(event.conversation.clone());
+        // A request that was refused leaves events of a conversation that nobody has.
+        if matches!(event.kind.as_str(), "model_usage" | "shadow") {
+            self.conversations.extend(event.conversation.clone());
+        }
         self.rewrites.add(event);
         match event.kind.as_str() {
             "shadow" => {

@@ -17,7 +17,7 @@ use crate::admission::Listing;
 use crate::clock::now_ms;
 use crate::conversation::edit::{Edit, View};
 use crate::plan::reason::{AskedBy, TOOK_BACK};
-use crate::plan::{self, Because, Facts, Lines, Regions};
+use crate::plan::{self, Because, Facts, Regions};
 use crate::proxy::state::standing::{Standing, UNWANTED, change_standing, standing_of};
 use crate::proxy::state::steer::{Steer, When};
 use crate::proxy::turn::repinned::with_pins;
@@ -77,7 +77,7 @@ async fn steer_now(app: &Arc<App>, id: &str, what: &Steer, when: When, dry_run: 
     fitting(&ground, &price, SHORTEN)?;
     if !dry_run {
         let batch = Batch { originals, ..Batch::default() };
-        let because = vec![why(&ground, &price, what.as_str(), what.because())];
+        let because = vec![why(&price, what.as_str(), what.what())];
         let action = what.as_str();
         let asked = Asked { by: AskedBy::User, action, because, focus: None, undoes: None, started };
         record_view(app, &ground, &price, view, asked, batch).await?;
@@ -135,7 +135,7 @@ async fn undo(
             change_standing(app, &ground.row.id, |standing| standing.keep_quiet(*behind)).await?;
         }
         let action = Steer::Undo.as_str();
-        let because = vec![why(ground, &price, action, format!("{TOOK_BACK}{}", last.named))];
+        let because = vec![why(&price, action, format!("{TOOK_BACK}{}", last.named))];
         let undoes = last.was.as_deref();
         let asked = Asked { by: AskedBy::User, action, because, focus: None, undoes, started };
         record_view(app, ground, &price, view, asked, Batch::default()).await?;
@@ -304,7 +304,6 @@ pub async fn recalled(app: &App, id: &str, at: usize, useful: bool) -> Result<Va
 }
 
 /// Why a view changed, with the price of it.
-pub(in crate::proxy) fn why(ground: &Ground, price: &Price, rule: &'static str, what: String) -> Because {
-    let line = Lines::of(&ground.facts, &ground.policy().policy).limit;
-    Because { rule, before: price.before, after: price.after, line, what }
+pub(in crate::proxy) fn why(price: &Price, rule: &'static str, what: String) -> Because {
+    Because { rule, before: price.before, after: price.after, line: 0, what }
 }

@@ -19,6 +19,9 @@ use crate::wire::openai_chat::Request;
 /// The window that is assumed where nobody knows it: so large that nothing is ever rewritten for it.
 pub(in crate::proxy) const UNKNOWN_WINDOW: Tokens = 1 << 30;
 
+/// Bytes of a list without tools.
+const NO_TOOLS: usize = "[]".len();
+
 /// Tokens by region.
 #[derive(Serialize)]
 pub(in crate::proxy) struct Parts {
@@ -77,11 +80,19 @@ impl Gauge {
     }
 }
 
+/// What the client's own tools take of a count of all tools; `None` where ours are taken for as much as all of them, since that says
+/// nothing of the client's. A count of none is one of none: the template writes no tools.
+pub(in crate::proxy) fn without_ours(counted: Tokens, ours: Tokens) -> Option<Tokens> {
+    if counted == 0 { Some(0) } else { counted.checked_sub(ours).filter(|own| *own > 0) }
+}
+
 /// What tells the fixed parts of a prompt before its model from those of others.
 pub(in crate::proxy) struct Marks {
     pub(in crate::proxy) system: Digest,
     /// The tools without the one that reads back what left the prompt.
     pub(in crate::proxy) tools: Digest,
+    /// Whether there are any.
+    pub(in crate::proxy) has_tools: bool,
     pub(in crate::proxy) brief: Option<(Digest, Option<Tokens>)>,
     /// The tool that reads back what left the prompt, where it is there, and its tokens.
     pub(in crate::proxy) ours: Option<(Digest, Tokens)>,
@@ -108,17 +119,31 @@ impl Marks {
             let counted = || Some(own?.text(brief)?.saturating_add(own?.text(ours)?));
             (mark, measure.firsts.of(&mark).or_else(counted))
         });
+        let tools = mark("tools", &mut request.own_tools().into_iter().map(|tools| &tools[..]));
+        let has_tools = request.own_tools().is_some_and(|own| own.len() > NO_TOOLS);
         let ours = offers.then(|| {
             let definition = recall::definition(asks);
             let mark = mark("tool", &mut std::iter::once(definition.as_bytes()));
-            (mark, measure.firsts.of(&mark).unwrap_or_else(|| measure.text(key, own, &definition)))
+            let is_shown = !has_tools || measure.firsts.of(&tools) != Some(0) && measure.heads.of(&tools) != Some(0);
+            let tokens = match is_shown {
+                true => measure.firsts.of(&mark).unwrap_or_else(|| measure.text(key, own, &definition)),
+                false => 0,
+            };
+            (mark, tokens)
         });
-        Marks {
-            system: mark("system", &mut request.conversation.system.iter().map(|m| &m.bytes()[..])),
-            tools: mark("tools", &mut request.own_tools().into_iter().map(|tools| &tools[..])),
-            brief,
-            ours,
-        }
+        let system = mark("system", &mut request.conversation.system.iter().map(|m| &m.bytes()[..]));
+        Marks { system, tools, has_tools, brief, ours }
+    }
+
+    /// Tokens of the tool that reads back what left the prompt, once it is there. None where the client's own tools take none: the
+    /// model's template writes no tools at all. `asks`: the tool takes questions.
+    pub(in crate::proxy) fn of_tool(
+        measure: &Measure,
+        model: (&ModelKey, Option<&own::Model>),
+        request: &Request,
+        asks: bool,
+    ) -> Tokens {
+        Marks::of(measure, model, request, &View::default(), (true, asks)).ours.map_or(0, |(_, tokens)| tokens)
     }
 
     /// The counts that its parts got before.
@@ -139,7 +164,9 @@ impl Marks {
         if let Some((mark, tokens)) = self.ours.filter(|_| ours <= counted.tools) {
             measure.firsts.note(mark, tokens);
         }
-        measure.firsts.note(self.tools, counted.tools.saturating_sub(ours));
+        if let Some(tools) = if self.has_tools { without_ours(counted.tools, ours) } else { Some(0) } {
+            measure.firsts.note(self.tools, tools);
+        }
         if let Some((brief, tokens)) = self.brief {
             measure.firsts.note(brief, tokens.unwrap_or(counted.brief));
         }
@@ -150,5 +177,40 @@ impl Marks {
         let ours = self.ours.iter().map(|(mark, _)| *mark);
         let brief = self.brief.iter().map(|(mark, _)| *mark);
         [self.system, self.tools].into_iter().chain(brief).chain(ours).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::wire::openai_chat::parse;
+
+    fn request(tools: &Value) -> Request {
+        let body = json!({"model": "m", "messages": [{"role": "user", "content": "Hi."}], "tools": tools});
+        parse(&Bytes::from(body.to_string())).expect("a request")
+    }
+
+    #[test]
+    fn a_template_that_writes_no_tools_writes_none_of_ours() {
+        let (measure, key) = (Measure::default(), ModelKey::new("u", "m"));
+        let tool = json!([{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]);
+        let of = |request: &Request| Marks::of(&measure, (&key, None), request, &View::default(), (true, false));
+        let ours = |request: &Request| Marks::of_tool(&measure, (&key, None), request, false);
+        let (with, without) = (request(&tool), request(&json!([])));
+        let usual = ours(&with);
+        assert!(usual > 50 && ours(&without) == usual, "{usual}");
+        // A count of all tools that is no larger than what ours are taken for tells nothing of the client's.
+        of(&with).note(&measure, &Regions { tools: usual / 2, ..Regions::default() });
+        assert_eq!(ours(&with), usual);
+        of(&with).note(&measure, &Regions { tools: 0, ..Regions::default() });
+        assert_eq!((ours(&with), of(&with).kept(&measure).tools), (0, Some(0)));
+    }
+
+    #[test]
+    fn the_clients_tools_are_what_a_count_has_beside_ours() {
+        assert_eq!((without_ours(0, 124), without_ours(0, 0)), (Some(0), Some(0)));
+        assert_eq!((without_ours(200, 124), without_ours(124, 124), without_ours(90, 124)), (Some(76), None, None));
     }
 }

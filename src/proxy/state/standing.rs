@@ -282,7 +282,15 @@ mod tests {
 
     #[test]
     fn what_was_folded_meanwhile_waits_no_longer() {
-        let fold = Edit::Fold { from: 1, to: 6, keep: vec![4], brief: "b".into(), unread: Vec::new(), read: None };
+        let fold = Edit::Fold {
+            from: 1,
+            to: 6,
+            keep: vec![4],
+            brief: "b".into(),
+            unread: Vec::new(),
+            read: None,
+            struck: Vec::new(),
+        };
         let view = View { edits: vec![fold], ..View::default() };
         let gone = [Steer::Clear(2), Steer::Restore(3), Steer::Evict(5)];
         let stays = [Steer::Clear(4), Steer::Evict(7), Steer::Focus("f".to_owned()), Steer::Brief("b".to_owned())];

@@ -46,6 +46,11 @@ impl Steer {
 
     /// Why the view changed, without any text of it.
     pub(in crate::proxy) fn because(&self) -> String {
+        format!("{}: {}", self.as_str(), self.what())
+    }
+
+    /// What was done, and who asked for it.
+    pub(in crate::proxy) fn what(&self) -> String {
         let what = match self {
             Steer::Restore(at) => format!("message {at} stands in full again"),
             Steer::Clear(at) => format!("message {at} became a placeholder"),
@@ -54,6 +59,6 @@ impl Steer {
             Steer::Undo => "the last change was taken back".to_owned(),
             Steer::Focus(_) => "the fold had a focus".to_owned(),
         };
-        format!("{}: {what}, asked for by a person", self.as_str())
+        format!("{what}, asked for by a person")
     }
 }

@@ -32,11 +32,11 @@ use crate::usage::Reported;
 use crate::wire::openai_chat::{self, Request};
 use crate::{brief, pinned};
 
-/// How long a request waits for a brief that is being made, rather than begin one of its own.
+/// How long a request waits for its brief: for the one in the making, and for one of its own where there is none.
 const WAIT: Duration = Duration::from_secs(90);
 
-/// How long a summary may take that a request waits for.
-const WAITED_FOR: Duration = Duration::from_secs(90);
+/// With less of that left, none is begun.
+const BEGUN: Duration = Duration::from_secs(10);
 
 /// How long a summary may take that nobody waits for. A local model writes a thousand tokens within this even at five a
 /// second.
@@ -117,8 +117,8 @@ pub(in crate::proxy) struct Ask<'a> {
     pub(in crate::proxy) view: &'a [Out],
     /// Tokens of the view, for the figures.
     pub(in crate::proxy) view_tokens: Tokens,
-    /// A request waits for the answer.
-    pub(in crate::proxy) waited_for: bool,
+    /// How long a request waits for the answer, where one does.
+    pub(in crate::proxy) waited_for: Option<Duration>,
     /// Another prompt may be sent without taking the conversation's own out of the server's cache.
     pub(in crate::proxy) spare_slot: bool,
     pub(in crate::proxy) messages: &'a [&'a Message],
@@ -144,6 +144,8 @@ struct Needed {
     window: Tokens,
     max_tokens: Tokens,
     focus: Option<String>,
+    /// How long the request waits for it.
+    patience: Duration,
 }
 
 /// The messages that a brief is to cover, from the first.
@@ -172,6 +174,7 @@ struct Writer<'a> {
 pub(in crate::proxy) async fn written(app: &Arc<App>, draft: &Draft<'_>, plan: &Plan, window: Tokens) -> Option<Brief> {
     let (id, chain) = (draft.situation.id(), &draft.situation.history.chain);
     let body = &draft.request.conversation.body;
+    let began = Instant::now();
     if let Some(making) = app.lives.with(id, |l| l.work.making.clone()) {
         // One that was not begun yet is not waited for: the pause before it may be long, and it gives way to requests.
         if making.is_for(chain) {
@@ -180,7 +183,8 @@ pub(in crate::proxy) async fn written(app: &Arc<App>, draft: &Draft<'_>, plan: &
         }
         app.lives.stop_making(id);
     }
-    let needed = needed(app, draft, plan, window)?;
+    let patience = WAIT.saturating_sub(began.elapsed());
+    let needed = needed(app, draft, plan, (window, patience))?;
     let ready = brief_at_hand(app, id, chain, body, &draft.old);
     if ready.as_ref().is_some_and(|brief| covers(app, draft, plan, brief, needed.of.to)) {
         return ready;
@@ -198,13 +202,16 @@ pub(in crate::proxy) async fn written(app: &Arc<App>, draft: &Draft<'_>, plan: &
 /// Why a request does not wait for its brief: at the speed at which its model writes, it would not be there before the wait ends. It is
 /// made without a model then, and the model writes behind the reply, where the client leaves it the time.
 fn too_slow(app: &App, needed: &Needed) -> Option<String> {
+    if needed.patience < BEGUN {
+        return Some(format!("the one in the making was not there within {} s", WAIT.as_secs()));
+    }
     let who = match &needed.policy.summary_model {
-        SummaryModel::Own => format!("{}/{}", needed.upstream.name(), needed.held.model),
-        SummaryModel::Other { upstream, model } => format!("{upstream}/{model}"),
+        SummaryModel::Own => who(&needed.upstream, &needed.held.model),
+        SummaryModel::Other { upstream, model } => who(app.servers.named(upstream)?, model),
         SummaryModel::Embedded => return None,
     };
     let seconds = app.turn.summarizers.lock().get(&who)?.foreseen(needed.max_tokens)?;
-    (seconds > WAITED_FOR.as_secs_f64()).then(|| {
+    (seconds > needed.patience.as_secs_f64()).then(|| {
         let tens = (seconds / 10.0).round() * 10.0;
         format!("{who} would take about {tens:.0} s to write it, and the client waits")
     })
@@ -219,7 +226,7 @@ fn covers(app: &App, draft: &Draft<'_>, plan: &Plan, brief: &Brief, to: usize) -
 }
 
 /// What is to be asked for the fold of a plan.
-fn needed(app: &App, draft: &Draft<'_>, plan: &Plan, window: Tokens) -> Option<Needed> {
+fn needed(app: &App, draft: &Draft<'_>, plan: &Plan, (window, patience): (Tokens, Duration)) -> Option<Needed> {
     let Draft { situation, request, held, old, .. } = draft;
     let policy = &situation.policy;
     let (to, budget) = plan.actions.iter().find_map(|a| match a {
@@ -244,10 +251,11 @@ fn needed(app: &App, draft: &Draft<'_>, plan: &Plan, window: Tokens) -> Option<N
         window,
         max_tokens: (budget.min(plan.lines.summary) / 4 * 3).min(policy.policy.summary_max_tokens),
         focus: draft.focus.as_ref().or(policy.focus.as_ref()).cloned(),
+        patience,
     })
 }
 
-/// Begins a brief that a request needs. It ends by itself within [`WAITED_FOR`], and gives way to clients that want another
+/// Begins a brief that a request needs. It ends by itself once its request waits no longer, and gives way to clients that want another
 /// model of the server once nobody waits for it.
 fn make_needed(app: &Arc<App>, needed: Needed) -> Making {
     let (done, over) = watch::channel(false);
@@ -303,7 +311,7 @@ async fn ask_needed(app: &App, needed: Needed) {
         id: &needed.id,
         view: &view,
         view_tokens: needed.view_tokens,
-        waited_for: true,
+        waited_for: Some(needed.patience),
         spare_slot: false,
         messages: &messages,
         previous: previous.as_deref(),
@@ -366,8 +374,8 @@ pub(in crate::proxy) async fn ask_for_brief(app: &App, ask: &Ask<'_>) -> Option<
         window,
         wanted: ask.wanted,
         count: &count,
-        limit: if ask.waited_for { WAITED_FOR } else { UNSEEN },
-        retry: !ask.waited_for && (ask.spare_slot || model.is_some()),
+        limit: ask.waited_for.unwrap_or(UNSEEN),
+        retry: ask.waited_for.is_none() && (ask.spare_slot || model.is_some()),
         spare_slot: slots.spare,
     };
     let answer = match &errand {
@@ -403,7 +411,7 @@ async fn writer<'a>(app: &'a App, ask: &Ask<'a>) -> Result<Writer<'a>, String> {
         SummaryModel::Other { upstream, model } => {
             let found = app.servers.named(upstream);
             let other = found.ok_or_else(|| format!("there is no upstream `{upstream}` for summary_model"))?;
-            let (mut errand, waits) = (None, ask.waited_for);
+            let (mut errand, waits) = (None, ask.waited_for.is_some());
             if !waits {
                 errand = begin_errand(app, other, model, (Asked::Other, &Arc::default())).await;
             }

@@ -10,7 +10,7 @@ use crate::measure::count::Counted;
 use crate::measure::tokens;
 use crate::plan::rewrite::Out;
 use crate::proxy::App;
-use crate::proxy::state::gauge::Marks;
+use crate::proxy::state::gauge::{Marks, without_ours};
 use crate::wire::openai_chat;
 
 /// What stands for the messages where the head alone is counted: templates want a user.
@@ -55,7 +55,9 @@ pub(in crate::proxy) async fn counted_head(
             let body = openai_chat::write(request, &messages, &[]);
             let whole = draft.situation.upstream.count(&body).await.ok()?.saturating_sub(STAND_IN_TOKENS);
             let counted = whole.saturating_sub(system);
-            heads.note(marks.tools, counted.saturating_sub(ours));
+            if let Some(tools) = without_ours(counted, ours) {
+                heads.note(marks.tools, tools);
+            }
             counted
         }
     };

@@ -21,12 +21,11 @@ use crate::measure::{Sureness, own, tokens};
 use crate::plan::fit::{CannotFit, Fitting, Ours};
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{Action, Facts, Plan, Regions, Strategy};
-use crate::proxy::state::gauge::UNKNOWN_WINDOW;
+use crate::proxy::state::gauge::{Marks, UNKNOWN_WINDOW};
 use crate::proxy::state::live::Brief;
 use crate::proxy::state::view::{Subject, make_view};
 use crate::proxy::turn::drafts::exact;
 use crate::proxy::{App, Error};
-use crate::recall;
 use crate::wire::json;
 use crate::wire::openai_chat::{self, Request};
 
@@ -34,8 +33,9 @@ use crate::wire::openai_chat::{self, Request};
 fn ours(app: &App, draft: &Draft<'_>, tools: Option<&Bytes>) -> Ours {
     let offered = draft.request.offers();
     let (may_come, asks) = (tools.is_some() && !offered, draft.situation.policy.digest_model.is_some());
+    let key = (&draft.situation.key, draft.situation.own.as_deref());
     Ours {
-        recall: if offered || may_come { text_cost(app, draft, &recall::definition(asks)) } else { 0 },
+        recall: if offered || may_come { Marks::of_tool(&app.measure, key, &draft.request, asks) } else { 0 },
         offered,
         may_come,
         at_head: draft.at_head.definitions().map(|ours| text_cost(app, draft, ours)).sum(),

@@ -30,11 +30,11 @@ use crate::conversation::{Message, Role, Tokens};
 use crate::guard::triggers::Pace;
 use crate::measure::Sureness;
 use crate::plan::{self, Facts, Lines, Plan, Regions, Strategy};
-use crate::proxy::state::gauge::reasons;
+use crate::proxy::state::gauge::{Marks, reasons};
 use crate::proxy::state::live::Whole;
 use crate::proxy::state::standing;
 use crate::proxy::{App, Error};
-use crate::recall::{self, missed};
+use crate::recall::missed;
 use crate::upstream::{Kind, Upstream};
 use crate::wire::openai_chat::Request;
 
@@ -235,8 +235,8 @@ fn unchanged(draft: &Draft<'_>, facts: &Facts) -> Regions {
 /// Tokens of the tool that reads back what left the prompt.
 fn tool_of_ours(app: &App, draft: &Draft<'_>) -> Tokens {
     let situation = draft.situation;
-    let definition = recall::definition(situation.policy.digest_model.is_some());
-    app.measure.text(&situation.key, situation.own.as_deref(), &definition)
+    let asks = situation.policy.digest_model.is_some();
+    Marks::of_tool(&app.measure, (&situation.key, situation.own.as_deref()), &draft.request, asks)
 }
 
 /// The request as it is sent, and all that is told and kept of it.

@@ -47,7 +47,8 @@ pub(in crate::proxy) fn with_pins(
     if !has_fold && !block.is_empty() {
         let at = plan::anchor(conversation, facts, &policy.policy);
         let (keep, unread) = (Vec::new(), Vec::new());
-        view.edits.insert(0, Edit::Fold { from: at, to: at, keep, brief: Arc::from(block), unread, read: Some(at) });
+        let (brief, read, struck) = (Arc::from(block), Some(at), Vec::new());
+        view.edits.insert(0, Edit::Fold { from: at, to: at, keep, brief, unread, read, struck });
     }
     view.edits.retain(|edit| !matches!(edit, Edit::Fold { from, to, brief, .. } if from == to && brief.is_empty()));
     view

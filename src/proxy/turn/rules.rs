@@ -82,11 +82,9 @@ pub(in crate::proxy) fn put_rules(
     let block = pinned::block(&draft.wanted.texts, &|_| true);
     if !block.is_empty() {
         let at = plan::anchor(&draft.request.conversation, facts, &draft.policy);
-        let (keep, unread) = (Vec::new(), Vec::new());
-        draft
-            .old
-            .edits
-            .insert(0, Edit::Fold { from: at, to: at, keep, brief: Arc::from(block), unread, read: Some(at) });
+        let (keep, unread, struck) = (Vec::new(), Vec::new(), Vec::new());
+        let (brief, read) = (Arc::from(block), Some(at));
+        draft.old.edits.insert(0, Edit::Fold { from: at, to: at, keep, brief, unread, read, struck });
     }
     Some(Ruled { ids: kept.iter().map(|rule| rule.id).collect(), tokens: draft.wanted.tokens, left_out })
 }

@@ -145,12 +145,13 @@ fn rebriefed(old: &View, text: &str) -> Result<View, Error> {
     }
     let mut out = old.clone();
     let brief = out.edits.iter_mut().find_map(|edit| match edit {
-        Edit::Fold { from, to, brief, .. } => (*from < *to).then(|| (to.saturating_sub(*from), brief)),
+        Edit::Fold { from, to, brief, struck, .. } => (*from < *to).then(|| (to.saturating_sub(*from), brief, struck)),
         _ => None,
     });
-    let (folded, brief) = brief.ok_or_else(|| nothing("nothing was folded, so there is no brief"))?;
+    let (folded, brief, struck) = brief.ok_or_else(|| nothing("nothing was folded, so there is no brief"))?;
     let stood = pinned::without(brief);
     let block = brief[..brief.len() - stood.len()].trim_end().to_owned();
+    *struck = brief::struck(stood, text, struck);
     let text = brief::edited(stood, text, u32::try_from(folded).unwrap_or(u32::MAX));
     *brief = Arc::from(pinned::with(&text, &block));
     Ok(out)

@@ -7,7 +7,7 @@ export const percent = (p) => (typeof p === "number" ? `${Math.round(p * 100)} %
 export const bytes = (n) => (typeof n !== "number" ? "–" : n >= 1 << 30 ? `${(n / (1 << 30)).toFixed(1)} GiB` : `${count(n / (1 << 20))} MiB`);
 
 // A time that something took or takes, in seconds.
-export const seconds = (s) => (typeof s !== "number" ? "not measured yet" : s < 10 ? `${s.toFixed(1)} s` : s < 90 ? `${Math.round(s)} s` : s < 5400 ? `${Math.round(s / 60)} min` : `${(s / 3600).toFixed(1)} h`);
+export const seconds = (s) => (typeof s !== "number" ? "not measured yet" : s < 10 ? `${s.toFixed(1)} s` : s < 120 ? `${Math.round(s)} s` : s < 5400 ? `${Math.round(s / 60)} min` : `${(s / 3600).toFixed(1)} h`);
 
 // A model that is a path is told by its file, and a long name is cut in the middle: it begins with the family and ends with the
 // quantization.

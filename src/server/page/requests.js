@@ -68,7 +68,7 @@ function Line({ event, row, opened, toggle }) {
   const tokens = failed ? count(d.prompt_tokens) : `${count(d.prompt_tokens)} · ${count(d.cached_tokens)} · ${count(d.completion_tokens)}`;
   return html`<tr class=${failed || (d.end && d.end !== "complete") ? "failed" : ""}>
     <td class="num"><time title=${new Date(event.time_ms).toLocaleString()}>${clock(event.time_ms)}</time></td>
-    <td>${failed ? html`<b class="red">${d.status}</b>` : END[d.end] ?? d.end ?? "200"}</td>
+    <td>${failed ? html`<b class="red">${d.status}</b>` : d.used === false ? "no use" : END[d.end] ?? d.end ?? "200"}</td>
     <td class="optional">${program(row?.state) ?? named(d.client) ?? ""}</td>
     <td>${event.conversation ? html`<a href=${`#/c/${encodeURIComponent(event.conversation)}`}>${row?.title ?? event.conversation}</a>` : html`<span class="soft">–</span>`}${role && html`<span class="soft"> · ${role}</span>`}
       ${failed && html`<span class="under red">${d.reason ?? d.code ?? ""}</span>`}</td>

@@ -187,6 +187,7 @@ fn edit(conversation: &Conversation, action: &Action) -> Option<Edit> {
             brief: Arc::from(filler(BRIEF_MARK, *budget)),
             unread: Vec::new(),
             read: Some(*to),
+            struck: Vec::new(),
         },
     })
 }

@@ -214,6 +214,7 @@ impl Builder {
             brief: Arc::from(filler(BRIEF_MARK, brief.parse().expect("tokens"))),
             unread: Vec::new(),
             read: None,
+            struck: Vec::new(),
         });
     }
 }

@@ -467,7 +467,15 @@ mod tests {
             text: Arc::from("x"),
             record: String::new(),
         };
-        let fold = Edit::Fold { from: 1, to: 3, keep: vec![], brief: Arc::from("x"), unread: vec![], read: Some(3) };
+        let fold = Edit::Fold {
+            from: 1,
+            to: 3,
+            keep: vec![],
+            brief: Arc::from("x"),
+            unread: vec![],
+            read: Some(3),
+            struck: vec![],
+        };
         for edit in [edit, fold] {
             assert!(taught(&body, &View { messages: 5, edits: vec![edit], ..View::default() }).is_empty());
         }

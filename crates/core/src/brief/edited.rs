@@ -1,17 +1,22 @@
 //! A brief that a person changed: what they wrote stands among the user's words, so that the briefs after it hold it, too.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
-use super::Facts;
-use super::render::{self, END};
+use super::render::{self, END, FACTS};
 use super::said::with_words;
+use super::statements;
+use super::{Facts, Part};
+use crate::conversation::{Message, Role};
+
+/// Lines taken out of briefs that are held at most, the newest.
+const STRUCK: usize = 200;
 
 /// The brief that a person made of another one, which stands for `folded` messages. Lines that the other one does not have are the
 /// person's words. Text without the frame of a brief gets that of the other one; where it has none of a brief's headings, either, all
 /// of it is the person's, whatever it has in common with the other one.
 pub fn edited(old: &str, new: &str, folded: u32) -> String {
-    let is_free = render::framed(new).is_none() && !new.lines().any(render::is_heading);
-    let known: HashSet<&str> = if is_free { HashSet::new() } else { old.lines().map(plain).collect() };
+    let known: HashSet<&str> = if is_free(new) { HashSet::new() } else { old.lines().map(plain).collect() };
     let (head, body) = match render::framed(new) {
         Some((head, body)) => (head.to_owned(), body),
         None => {
@@ -38,6 +43,63 @@ pub fn edited(old: &str, new: &str, folded: u32) -> String {
     let stays = stays.trim();
     let line = if stays.is_empty() { "" } else { "\n" };
     with_words(&format!("{head}\n{stays}{line}{END}"), &words)
+}
+
+/// Whether a text has nothing of the form of a brief.
+fn is_free(text: &str) -> bool {
+    render::framed(text).is_none() && !text.lines().any(render::is_heading)
+}
+
+/// What a person took out of the briefs of a conversation when they made this one of the last: `before`, what they took out earlier, as
+/// far as they did not write it again, and the lines of the old brief that the new one lacks, those in a row together. A text that has
+/// nothing of the form of a brief takes nothing out: it says nothing of the lines that it stands for.
+pub fn struck(old: &str, new: &str, before: &[Arc<str>]) -> Vec<Arc<str>> {
+    let Some((_, body)) = render::framed(old).filter(|_| !is_free(new)) else { return before.to_vec() };
+    let stands: HashSet<&str> = new.lines().map(plain).collect();
+    let mut out: Vec<String> = Vec::new();
+    let mut goes_on = false;
+    for line in body.lines() {
+        let text = plain(line);
+        let says = !text.is_empty() && text != FACTS && !text.starts_with("(+") && !render::is_heading(line);
+        if !says || stands.contains(text) {
+            goes_on = false;
+            continue;
+        }
+        match out.last_mut().filter(|_| goes_on && !line.starts_with("- ")) {
+            Some(last) => *last = format!("{last}\n{text}"),
+            None => out.push(text.to_owned()),
+        }
+        goes_on = true;
+    }
+    let is_out = |text: &&Arc<str>| !text.lines().all(|line| stands.contains(line));
+    let mut all: Vec<Arc<str>> = before.iter().filter(is_out).cloned().chain(out.into_iter().map(Arc::from)).collect();
+    all.drain(..all.len().saturating_sub(STRUCK));
+    all
+}
+
+/// Of what a person took out of briefs, what nobody says again in these messages.
+pub fn still_struck<'m>(struck: &[Arc<str>], messages: impl Iterator<Item = &'m Message>) -> Vec<Arc<str>> {
+    if struck.is_empty() {
+        return Vec::new();
+    }
+    let said: Vec<&str> = messages.filter(|m| m.role == Role::User).map(|m| m.text.as_str()).collect();
+    let is_said = |text: &str| {
+        let mut parts = text.split(['…', '\n']).map(str::trim).filter(|part| !part.is_empty()).peekable();
+        parts.peek().is_some() && parts.all(|part| said.iter().any(|said| said.contains(part)))
+    };
+    struck.iter().filter(|text| !is_said(statements::unmarked(text).as_ref())).cloned().collect()
+}
+
+/// Leaves out of what is known what a person took out of briefs; of the user's words, see [`super::without_words`].
+pub fn strike(facts: &mut Facts, struck: &[Arc<str>]) {
+    if struck.is_empty() {
+        return;
+    }
+    let is_struck = |text: &str| struck.iter().any(|struck| **struck == *text);
+    for part in Part::ALL.into_iter().filter(|part| *part != Part::User) {
+        facts.sections[part as usize].items.retain(|item| !is_struck(&item.text));
+    }
+    facts.work = std::mem::take(&mut facts.work).without(struck);
 }
 
 /// A line without what makes it a part of a list.
@@ -111,6 +173,29 @@ mod tests {
             }
             assert_eq!(parse(&brief).expect("a brief").folded, 14 + 24);
         }
+    }
+
+    #[test]
+    fn what_a_person_took_out_is_known_until_somebody_says_it_again() {
+        let old = old();
+        let line = "Step 39 of the plan is to look at module 39 and its tests.";
+        assert_eq!(old.matches(line).count(), 1, "{old}");
+        let texts = |struck: &[Arc<str>]| struck.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let new = old.replacen(&format!("- {line}\n"), "", 1);
+        let out = struck(&old, &new, &[]);
+        assert_eq!(texts(&out), [line]);
+        assert_eq!(texts(&struck(&new, &new.replacen("Look at line 7.", "Look at line 8.", 1), &out)).len(), 2);
+        // Written again, it is back; and so it is where a user says it.
+        assert_eq!(texts(&struck(&new, &old, &out)), Vec::<String>::new());
+        let said = |text: &str| texts(&still_struck(&out, std::iter::once(&message(Role::User, text))));
+        assert_eq!((said("Go on.").len(), said(&format!("As I said: {line}")).len()), (1, 0));
+        // A text of one's own says nothing of what stood there.
+        assert_eq!(texts(&struck(&old, "Mind the gate.", &[])), Vec::<String>::new());
+        let mut facts = Facts::default();
+        let finding = |text: &str| Item::new(Part::Findings, text.into(), 1);
+        facts.sections[Part::Findings as usize].items = vec![finding("PORT = 8411"), finding("PORT = 8412")];
+        strike(&mut facts, &["PORT = 8411".into()]);
+        assert_eq!(facts.part(Part::Findings).items, [finding("PORT = 8412")]);
     }
 
     #[test]

@@ -27,7 +27,7 @@ use crate::conversation::Message;
 use crate::conversation::task::Keep;
 
 pub use self::collect::{facts, restate};
-pub use self::edited::edited;
+pub use self::edited::{edited, still_struck, strike, struck};
 pub use self::judge::{Fault, judge};
 pub use self::prompt::{instruction, transcript};
 pub use self::render::{parse, render};

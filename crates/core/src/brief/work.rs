@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::safe::{defuse, one_line};
 use crate::conversation::files::{self, Superseded};
@@ -128,6 +129,27 @@ impl Work {
 
     fn head(&self) -> &'static str {
         if self.is_talk { TALK } else { HEAD }
+    }
+
+    /// Without quotes that say no more than one of these texts does.
+    pub(super) fn without(mut self, texts: &[Arc<str>]) -> Work {
+        let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let texts: Vec<String> = texts.iter().map(|text| squeezed(text)).collect();
+        let says = |quote: &Quote| {
+            let words = squeezed(&excerpt(&self.texts[quote.text].text[quote.range.clone()]));
+            !words.is_empty() && texts.iter().any(|text| text.contains(&words))
+        };
+        let (mut all, mut left, mut before) = (Vec::new(), 0, 0);
+        for quote in &self.quotes {
+            let bytes = quote.bytes - before;
+            before = quote.bytes;
+            if !says(quote) {
+                left += bytes;
+                all.push(Quote { bytes: left, ..quote.clone() });
+            }
+        }
+        self.quotes = all;
+        self
     }
 
     /// Bytes of all quotes.

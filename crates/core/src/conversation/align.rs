@@ -175,6 +175,7 @@ mod tests {
             brief: "b".into(),
             unread: vec![],
             read: Some(to),
+            struck: vec![],
         };
         let alignment = Alignment::of(&digests("u1 a1 u2 a2 map1 u3"), &digests("new u1 a1 u2 a2 map2 u3"));
         let of = |edits: Vec<Edit>, messages: usize| View { messages, edits, ..View::default() };
@@ -204,6 +205,7 @@ mod tests {
             brief: "b".into(),
             unread,
             read: Some(5),
+            struck: vec![],
         };
         let (old, new) = (digests("u1 a1 map1 a2 u2 files1 a3 u3"), digests("u1 a1 map2 a2 u2 u3 a4 files2 a3 u4"));
         let alignment = Alignment::of(&old, &new);
@@ -233,14 +235,14 @@ mod tests {
     fn a_brief_goes_with_what_it_was_made_from_behind_its_fold() {
         let carried = |read: Option<usize>, unread: &[usize], new: &str| {
             let unread = unread.to_vec();
-            let fold = Edit::Fold { from: 1, to: 3, keep: vec![], brief: "b".into(), unread, read };
+            let fold = Edit::Fold { from: 1, to: 3, keep: vec![], brief: "b".into(), unread, read, struck: vec![] };
             let view = View { messages: 6, edits: vec![fold], ..View::default() };
             let carried = Alignment::of(&digests("u1 a1 u2 a2 u3 a3"), &digests(new)).carry(&view, |_| true, &[4]);
             carried.edits.into_iter().next().map(|edit| (edit, carried.messages))
         };
         let fold = |unread: Vec<usize>, read: usize| {
             let read = Some(read);
-            Some((Edit::Fold { from: 1, to: 3, keep: vec![], brief: "b".into(), unread, read }, 7))
+            Some((Edit::Fold { from: 1, to: 3, keep: vec![], brief: "b".into(), unread, read, struck: vec![] }, 7))
         };
         let (same, other, longer) = ("u1 a1 u2 a2 u3 a3 u4", "u1 a1 u2 a2 x a3 u4", "u1 a1 u2 a2 new u3 a3");
         assert_eq!(carried(Some(3), &[], other), fold(vec![], 3), "it was not read");

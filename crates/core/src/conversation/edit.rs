@@ -90,6 +90,10 @@ pub enum Edit {
         /// too, which stay in view. `None` in records of versions that did not say: see [`View::read`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
         read: Option<usize>,
+        /// Lines that a person took out of this brief or one before it: what they say stays out of the briefs after it, until somebody
+        /// says it again.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        struck: Vec<Arc<str>>,
     },
 }
 
@@ -157,6 +161,15 @@ impl View {
             _ => None,
         });
         read.unwrap_or(0)
+    }
+
+    /// What a person took out of the briefs of its fold.
+    pub fn struck(&self) -> &[Arc<str>] {
+        let struck = self.edits.iter().find_map(|edit| match edit {
+            Edit::Fold { struck, .. } => Some(struck.as_slice()),
+            _ => None,
+        });
+        struck.unwrap_or_default()
     }
 
     /// What tells its edits from those of another view.

@@ -33,7 +33,9 @@ pub fn reasons(because: &[Because], before: Tokens, after: Tokens) -> Vec<String
 
 fn recorded(why: &Because, from: &str, to: &str) -> String {
     let Because { rule, what, line, .. } = why;
-    format!("{rule}: {what} ({from} -> {to} tokens; line {line})")
+    // What somebody asked for has passed no line.
+    let line = if *line > 0 { format!("; line {line}") } else { String::new() };
+    format!("{rule}: {what} ({from} -> {to} tokens{line})")
 }
 
 /// Who asks for a rewrite.
@@ -133,7 +135,12 @@ impl<'a> Fact<'a> {
     fn read(text: &'a str) -> Option<Fact<'a>> {
         let (rule, rest) = text.split_once(": ")?;
         let (what, numbers) = rest.rsplit_once(" (")?;
-        let line = numbers.strip_suffix(')')?.rsplit_once("tokens; line ")?.1.parse().ok()?;
+        let numbers = numbers.strip_suffix(')')?;
+        let line = match numbers.rsplit_once("tokens; line ") {
+            Some((_, line)) => line.parse().ok()?,
+            None if numbers.ends_with(" tokens") => 0,
+            None => return None,
+        };
         Some(Fact { rule, what, line })
     }
 

@@ -134,8 +134,15 @@ mod tests {
 
     #[test]
     fn what_is_read_again_after_it_left_is_missed() {
-        let fold =
-            Edit::Fold { from: 0, to: 8, keep: vec![6, 7], brief: Arc::from("b"), unread: vec![], read: Some(8) };
+        let fold = Edit::Fold {
+            from: 0,
+            to: 8,
+            keep: vec![6, 7],
+            brief: Arc::from("b"),
+            unread: vec![],
+            read: Some(8),
+            struck: vec![],
+        };
         let body: Vec<Message> = [
             step(0, "read_file", json!({"path": "a.rs"}), "fn a() {}"),
             step(1, "search", json!({"query": "retry"}), "a.rs:3"),

@@ -102,7 +102,7 @@ fn text_edit(at: usize, text: &str) -> Edit {
 }
 
 fn fold(from: usize, to: usize, brief: &str) -> Edit {
-    Edit::Fold { from, to, keep: vec![], brief: brief.into(), unread: vec![], read: Some(to) }
+    Edit::Fold { from, to, keep: vec![], brief: brief.into(), unread: vec![], read: Some(to), struck: vec![] }
 }
 
 fn view_of(messages: usize, edits: Vec<Edit>) -> View {

@@ -278,7 +278,15 @@ fn folded_messages_are_in_the_history_once() {
     // The same fold again, with another edit, adds nothing.
     batch.view = Some((chain[4], view_of(5, vec![fold(1, 3, "brief"), text_edit(3, "x")])));
     runtime.block_on(store.record(batch.clone())).unwrap();
-    let second = Edit::Fold { from: 1, to: 5, keep: vec![3], brief: "brief2".into(), unread: vec![], read: Some(5) };
+    let second = Edit::Fold {
+        from: 1,
+        to: 5,
+        keep: vec![3],
+        brief: "brief2".into(),
+        unread: vec![],
+        read: Some(5),
+        struck: vec![],
+    };
     batch.view = Some((chain[4], view_of(5, vec![second])));
     batch.durable = true;
     runtime.block_on(store.record(batch)).unwrap();

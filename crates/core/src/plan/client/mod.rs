@@ -52,6 +52,7 @@ pub fn stood(conversation: &Conversation, old: &View, stands: &Stands) -> Option
         brief: stands.text.as_str().into(),
         unread: Vec::new(),
         read: Some(stands.depth),
+        struck: Vec::new(),
     };
     let stays = |edit: &&Edit| match edit {
         Edit::Fold { .. } => false,

@@ -152,7 +152,8 @@ fn a_compaction_comes_at_the_clients_line_or_now() {
     else {
         panic!("{first:?}")
     };
-    let folded = Edit::Fold { from, to, keep, brief: "the brief".into(), unread: Vec::new(), read: None };
+    let folded =
+        Edit::Fold { from, to, keep, brief: "the brief".into(), unread: Vec::new(), read: None, struck: Vec::new() };
     let view = View { messages: session.body.len(), edits: vec![folded], ..View::default() };
     let later = Facts { view, edit_costs: vec![budget], forwarded: session.body.len(), ..facts(&session) };
     let second = plan(&session, &later, &over(&again, &Policy::default()));
@@ -172,6 +173,7 @@ fn a_brief_stands_for_the_beginning_of_a_history() {
         brief: brief.into(),
         unread: Vec::new(),
         read: Some(to),
+        struck: Vec::new(),
     };
     // What a person asked last before it stays.
     assert_eq!(view.edits, [fold(0, 6, &[0], "the brief")]);
