@@ -109,6 +109,7 @@ fn view(request: &Request, actions: &[Action]) -> View {
                 brief: code(7, 4_000).into(),
                 unread: Vec::new(),
                 read: None,
+                struck: Vec::new(),
             }),
             _ => None,
         })

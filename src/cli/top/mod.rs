@@ -5,7 +5,9 @@
 mod draw;
 mod state;
 
+use std::pin::Pin;
 use std::process::ExitCode;
+use std::task::Poll;
 use std::time::Duration;
 
 use http::Method;
@@ -79,10 +81,15 @@ pub(crate) fn run(config: &Config) -> Result<ExitCode, Failure> {
     let rows = runtime.block_on(proxy.get("/windowsill/conversations"))?;
     let mut state = State::new(proxy.address.clone(), !config.no_color, now_ms());
     state.hear(News::Rows(Ok(rows)));
+    // Signals are caught from before the first picture on: one that came earlier would leave the terminal as it is drawn on.
+    let mut stop = Box::pin(stop());
+    if runtime.block_on(std::future::poll_fn(|cx| Poll::Ready(stop.as_mut().poll(cx).is_ready()))) {
+        return Ok(ExitCode::SUCCESS);
+    }
     let ended = {
         let restored = Restored;
         let mut terminal = ratatui::try_init()?;
-        let ended = runtime.block_on(show(&mut terminal, &mut state, &proxy));
+        let ended = runtime.block_on(show(&mut terminal, &mut state, &proxy, stop));
         // First the cursor, then the screen.
         drop(terminal);
         drop(restored);
@@ -97,14 +104,18 @@ pub(crate) fn run(config: &Config) -> Result<ExitCode, Failure> {
 }
 
 /// Draws, and takes in news, until somebody ends it.
-async fn show(terminal: &mut DefaultTerminal, state: &mut State, proxy: &Proxy) -> Result<End, Failure> {
+async fn show(
+    terminal: &mut DefaultTerminal,
+    state: &mut State,
+    proxy: &Proxy,
+    mut stop: Pin<Box<impl Future<Output = ()>>>,
+) -> Result<End, Failure> {
     let (tell, mut news) = mpsc::channel(WAITING);
     keys(tell.clone());
     let mut work = Work { proxy: proxy.clone(), tell, tasks: JoinSet::new(), rows: false, steering: None };
     work.follow();
     work.look(state);
     let mut beat = tokio::time::interval(BEAT);
-    let mut stop = std::pin::pin!(stop());
     loop {
         state.now = now_ms();
         terminal.draw(|frame| draw::screen(frame, state))?;
