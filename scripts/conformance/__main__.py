@@ -94,6 +94,8 @@ def main():
         for title, direct, through in all_suites[name](env, args.windowsill):
             # A server need not speak OpenResponses or MCP; windowsill does.
             due = direct if name not in ("responses", "mcp") else dict.fromkeys(through, True)
+            if not any(due.values()):
+                raise SystemExit(f"{title}: not one of {len(due)} tests passes directly: is what scripts/servers/install says there?")
             lost = sorted(test for test, passed in due.items() if passed and not through.get(test))
             print(f"{title}: {sum(direct.values())} of {len(direct)} directly, {sum(through.values())} of {len(through)} through", flush=True)
             for test in lost:

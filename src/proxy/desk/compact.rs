@@ -272,8 +272,9 @@ async fn priced_fold(app: &App, ground: &Ground, fold: &Fold<'_>, wanted: &Compa
     let is_written = !asks;
     told["brief"] = json!(is_written.then(|| view.brief().map(str::to_owned)).flatten());
     told["written_by_a_model"] = json!(text.is_some());
-    if written == Some(None) && told["note"].is_null() {
-        told["note"] = json!(UNUSED);
+    if written == Some(None) {
+        let note = told["note"].as_str().map_or_else(|| UNUSED.to_owned(), |other| format!("{UNUSED}; {other}"));
+        told["note"] = json!(note);
     }
     Ok(told)
 }
