@@ -66,23 +66,8 @@ pub(in crate::proxy) async fn prepare(
     attempt: Attempt,
 ) -> Result<Prepared, Error> {
     let began = Instant::now();
-    let situation = stands_on(app, upstream, &mut request, from_client, attempt).boxed().await?;
+    let situation = of_request(app, upstream, &mut request, from_client, attempt).boxed().await?;
     in_situation(app, situation, request, began).await
-}
-
-/// Resolves what a request stands on, as the first stage of [`prepare`].
-///
-/// # Errors
-/// As [`of_request`] has them.
-pub(in crate::proxy) async fn stands_on(
-    app: &Arc<App>,
-    upstream: &Arc<Upstream>,
-    request: &mut Request,
-    from_client: &HeaderMap,
-    attempt: Attempt,
-) -> Result<Situation, Error> {
-    Stage::Situation.begins("");
-    of_request(app, upstream, request, from_client, attempt).boxed().await
 }
 
 /// Measures, plans and applies, once it is known what a request stands on. `began`: when that was asked.

@@ -12,6 +12,7 @@ use serde_json::json;
 use super::attempt::Attempt;
 use super::guard::{Note, guard, pace};
 use super::history::{History, history};
+use super::stage::Stage;
 use super::wished::asked as asked_for;
 use crate::config::{ModelHints, Resolved};
 use crate::conversation::edit::View;
@@ -98,6 +99,7 @@ pub(in crate::proxy) async fn of_request(
     from_client: &HeaderMap,
     attempt: Attempt,
 ) -> Result<Situation, Error> {
+    Stage::Situation.begins("");
     if let Some(wanted) = request.num_ctx.filter(|_| !attempt.is_dry()) {
         app.measure.windows.want(upstream, &request.model, wanted).await;
     }

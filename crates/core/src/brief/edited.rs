@@ -45,14 +45,14 @@ pub fn edited(old: &str, new: &str, folded: u32) -> String {
     with_words(&format!("{head}\n{stays}{line}{END}"), &words)
 }
 
-/// Whether a text has nothing of the form of a brief.
+/// Whether a text has neither the frame nor a heading of a brief.
 fn is_free(text: &str) -> bool {
     render::framed(text).is_none() && !text.lines().any(render::is_heading)
 }
 
-/// What a person took out of the briefs of a conversation when they made this one of the last: `before`, what they took out earlier, as
-/// far as they did not write it again, and the lines of the old brief that the new one lacks, those in a row together. A text that has
-/// nothing of the form of a brief takes nothing out: it says nothing of the lines that it stands for.
+/// The lines that a person has taken out of the briefs of a conversation, once they changed the brief `old` into `new`. These are the
+/// lines of `old` that `new` lacks, adjacent ones as one text, and the earlier ones in `before` that `new` does not bring back. A text
+/// without the form of a brief takes nothing out, since it tells nothing about single lines.
 pub fn struck(old: &str, new: &str, before: &[Arc<str>]) -> Vec<Arc<str>> {
     let Some((_, body)) = render::framed(old).filter(|_| !is_free(new)) else { return before.to_vec() };
     let stands: HashSet<&str> = new.lines().map(plain).collect();
@@ -77,7 +77,7 @@ pub fn struck(old: &str, new: &str, before: &[Arc<str>]) -> Vec<Arc<str>> {
     all
 }
 
-/// Of what a person took out of briefs, what nobody says again in these messages.
+/// The lines taken out of briefs that no user repeats in these messages.
 pub fn still_struck<'m>(struck: &[Arc<str>], messages: impl Iterator<Item = &'m Message>) -> Vec<Arc<str>> {
     if struck.is_empty() {
         return Vec::new();
@@ -90,7 +90,7 @@ pub fn still_struck<'m>(struck: &[Arc<str>], messages: impl Iterator<Item = &'m 
     struck.iter().filter(|text| !is_said(statements::unmarked(text).as_ref())).cloned().collect()
 }
 
-/// Leaves out of what is known what a person took out of briefs; of the user's words, see [`super::without_words`].
+/// Removes the lines taken out of briefs from the facts. [`super::without_words`] does the same for the user's words.
 pub fn strike(facts: &mut Facts, struck: &[Arc<str>]) {
     if struck.is_empty() {
         return;

@@ -90,8 +90,7 @@ pub enum Edit {
         /// too, which stay in view. `None` in records of versions that did not say: see [`View::read`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
         read: Option<usize>,
-        /// Lines that a person took out of this brief or one before it: what they say stays out of the briefs after it, until somebody
-        /// says it again.
+        /// Lines that a person took out of this brief or an earlier one. They stay out of later briefs until a user says them again.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         struck: Vec<Arc<str>>,
     },
@@ -163,7 +162,7 @@ impl View {
         read.unwrap_or(0)
     }
 
-    /// What a person took out of the briefs of its fold.
+    /// The lines that a person took out of the briefs of its fold.
     pub fn struck(&self) -> &[Arc<str>] {
         let struck = self.edits.iter().find_map(|edit| match edit {
             Edit::Fold { struck, .. } => Some(struck.as_slice()),
