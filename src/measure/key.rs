@@ -44,7 +44,7 @@ mod tests {
         let before = cost(&taught);
         assert_eq!(cost(&other), before);
         for _ in 0..4 {
-            let sample = measure.sample(&talk, &view, None);
+            let sample = measure.sample(&taught, &talk, &view, None);
             measure.learn(&taught, &sample, before * 2);
         }
         assert!(cost(&taught) > before, "{} and {before}", cost(&taught));

@@ -169,8 +169,8 @@ impl Measure {
     }
 
     /// The same by nothing that a server ever reported.
-    pub fn unreported(&self, conversation: &Conversation, view: &View) -> Facts {
-        self.estimates.unreported(conversation, view)
+    pub fn unreported(&self, model: &ModelKey, conversation: &Conversation, view: &View) -> Facts {
+        self.estimates.unreported(model.as_str(), conversation, view)
     }
 
     /// The estimated cost of each message of the body.
@@ -196,8 +196,18 @@ impl Measure {
     }
 
     /// What there is to learn from once the server has counted a view.
-    pub fn sample(&self, conversation: &Conversation, view: &View, known: Option<Known>) -> Sample {
-        self.estimates.sample(conversation, view, known)
+    pub fn sample(&self, model: &ModelKey, conversation: &Conversation, view: &View, known: Option<Known>) -> Sample {
+        self.estimates.sample(model.as_str(), conversation, view, known)
+    }
+
+    /// Whether a model's template writes the calls of tools; `None` where nobody has found out.
+    pub fn writes_calls(&self, model: &ModelKey) -> Option<bool> {
+        self.estimates.writes_calls(model.as_str())
+    }
+
+    /// Keeps whether a model's template writes the calls of tools: what it does not write costs nothing.
+    pub fn note_calls(&self, model: &ModelKey, written: bool) {
+        self.estimates.note_calls(model.as_str(), written);
     }
 
     /// Learns from a view that the server counted.

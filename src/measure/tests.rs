@@ -41,7 +41,7 @@ fn replay(request: &Value, counter: &Counter) -> Vec<f64> {
         let facts = measure.facts(&key, &talk, &View::default(), known);
         let estimate = facts.head() + facts.costs.iter().map(|c| c.total()).sum::<Tokens>();
         errors.push(f64::from(estimate) / f64::from(truth) - 1.0);
-        measure.learn(&key, &measure.sample(&talk, &View::default(), known), truth);
+        measure.learn(&key, &measure.sample(&key, &talk, &View::default(), known), truth);
         known = Some(Known { messages: talk.body.len(), tokens: truth });
     }
     errors.split_off(REPLIES.min(errors.len()))

@@ -445,6 +445,42 @@ fn a_size_is_the_same_everywhere() {
     assert_eq!(pins()["pins"], with["pins"]);
 }
 
+/// SmolLM2's template, as that of many small models, writes no calls: their arguments are part of no message's size, of no price, and
+/// of nobody's share.
+#[test]
+fn calls_that_no_template_writes_are_part_of_no_size() {
+    let fake = Fake::start(Kind::LlamaServer, 6000);
+    fake.set(|s| s.writes_calls = false);
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
+    let mut sent = chat().system("You mend fences.").user(&prose(90, 1_600));
+    for n in 0..12 {
+        let arguments = json!({"path": format!("src/part_{n}.rs"), "text": prose(n + 40, 400)});
+        sent = sent.assistant(&prose(n + 20, 300)).user(&prose(n + 60, 300));
+        sent = sent.call(&format!("call_{n}"), "write", arguments).result(&format!("call_{n}"), &prose(n, 400));
+    }
+    let id = begun(&proxy, &sent);
+    let seen = insight(&proxy, &id, has_requests(1));
+    let told = proxy.get(&format!("/windowsill/conversations/{id}/messages?limit=100")).ok().json();
+    let of = |role: &str| -> Vec<u64> {
+        let messages = told["messages"].as_array().unwrap()[..sent.messages.len() - 1].iter();
+        messages.filter(|m| m["role"] == role).map(|m| m["view_tokens"].as_u64().unwrap()).collect()
+    };
+    let mut all = 0;
+    for (role, part) in [("user", "user"), ("assistant", "assistant"), ("tool", "results")] {
+        let (sum, told) = (of(role).iter().sum::<u64>(), seen["history"][part].as_u64().unwrap());
+        assert!(sum.abs_diff(told) <= told / 20 + 12, "{part}: {sum} and {told}");
+        all += sum;
+    }
+    let history = seen["state"]["regions"]["history"].as_u64().unwrap();
+    assert!(all.abs_diff(history) <= history / 20, "{all} of {history}");
+    // Every second message of the assistant has calls alone, of 400 letters each.
+    assert!(of("assistant").iter().filter(|tokens| **tokens < 12).count() == 12, "{:?}", of("assistant"));
+    begun(&proxy, &sent.assistant("Yes.").user("Go on."));
+    // It is asked once.
+    let counted = |seen: &Seen| seen.path().ends_with("input_tokens") && seen.messages().len() == 3;
+    assert_eq!(fake.all().iter().filter(|seen| counted(seen)).count(), 2);
+}
+
 /// What a client has is what it sent last, whatever was rewritten before: its history may come in parts that are rewritten each from
 /// the full text.
 #[test]

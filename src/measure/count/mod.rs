@@ -96,6 +96,15 @@ impl Counted {
     pub fn total(&self) -> Tokens {
         self.costs.iter().fold(self.system.saturating_add(self.tools), |sum, c| sum.saturating_add(c.total()))
     }
+
+    /// The same before a template that writes no calls: what was shared out to them is the message's own.
+    #[must_use]
+    pub fn without_calls(mut self) -> Counted {
+        for cost in &mut self.costs {
+            cost.text = cost.text.saturating_add(cost.calls.iter_mut().map(std::mem::take).sum());
+        }
+        self
+    }
 }
 
 impl Counter {

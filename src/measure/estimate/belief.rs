@@ -140,6 +140,8 @@ pub(super) struct Belief {
     mean: [f64; WEIGHTS],
     covariance: [[f64; WEIGHTS]; WEIGHTS],
     corrected: bool,
+    /// Whether the model's template writes the calls of tools, where that is known.
+    pub(super) calls: Option<bool>,
 }
 
 impl Default for Belief {
@@ -148,7 +150,7 @@ impl Default for Belief {
         for (at, [_, deviation, ..]) in PRIOR.into_iter().enumerate() {
             covariance[at][at] = deviation * deviation;
         }
-        Belief { mean: PRIOR.map(|[mean, ..]| mean), covariance, corrected: false }
+        Belief { mean: PRIOR.map(|[mean, ..]| mean), covariance, corrected: false, calls: None }
     }
 }
 
@@ -156,6 +158,11 @@ impl Belief {
     /// Whether any reply was learned from.
     pub(super) fn is_corrected(&self) -> bool {
         self.corrected
+    }
+
+    /// Whether calls are part of a prompt: nearly all templates write them.
+    pub(super) fn writes_calls(&self) -> bool {
+        self.calls.unwrap_or(true)
     }
 
     /// What a row most likely costs.

@@ -33,6 +33,12 @@ impl<T: Copy + Default + Add<Output = T>> Item<T> {
         self.calls.iter().fold(T::default(), |sum, c| sum + *c)
     }
 
+    /// The same before a template that writes no calls.
+    pub(super) fn without_calls(mut self) -> Item<T> {
+        self.calls.fill(T::default());
+        self
+    }
+
     pub(super) fn map<U>(&self, to: &mut impl FnMut(&T) -> U) -> Item<U> {
         Item { text: to(&self.text), calls: self.calls.iter().map(&mut *to).collect(), media: to(&self.media) }
     }

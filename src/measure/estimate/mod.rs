@@ -112,7 +112,7 @@ impl Estimates {
     /// The facts of a request, costs alone: what is `known` is exact as a whole, and what is new errs high.
     pub fn facts(&self, model: &str, conversation: &Conversation, view: &View, known: Option<Known>) -> Facts {
         let belief = self.belief(model);
-        let Parts { items, sample, counted, left } = self.parts(conversation, view, known);
+        let Parts { items, sample, counted, left } = self.parts(conversation, view, known, belief.writes_calls());
         let (mean, deviation) = belief.foretell(&sample.new);
         let least = belief.least(&sample.new);
         // A part may be believed to cost less than nothing, beside others.
@@ -125,19 +125,21 @@ impl Estimates {
     }
 
     /// The facts of a request by nothing that a server ever reported.
-    pub fn unreported(&self, conversation: &Conversation, view: &View) -> Facts {
+    pub fn unreported(&self, model: &str, conversation: &Conversation, view: &View) -> Facts {
         let belief = Belief::default();
-        let Parts { items, sample, .. } = self.parts(conversation, view, None);
+        let calls = self.belief(model).writes_calls();
+        let Parts { items, sample, .. } = self.parts(conversation, view, None, calls);
         let mean = belief.middle(&sample.new);
         items.map(|row| belief.middle(row)).facts(0, 0.0, mean)
     }
 
     /// What there is to learn from once the server has counted this view. Summed up message by message: at that time the record may
     /// still hold all texts of a large request.
-    pub fn sample(&self, conversation: &Conversation, view: &View, known: Option<Known>) -> Sample {
+    pub fn sample(&self, model: &str, conversation: &Conversation, view: &View, known: Option<Known>) -> Sample {
         let body = &conversation.body;
+        let calls = self.belief(model).writes_calls();
         let known = known.filter(|k| (1..=body.len()).contains(&k.messages));
-        let put: Vec<Row> = view.edits.iter().map(|edit| put_in_place(conversation, edit)).collect();
+        let put: Vec<Row> = view.edits.iter().map(|edit| put_in_place(conversation, edit, calls)).collect();
         let edited = Edited::of(view, &put);
         let (system, tools) = self.head(conversation);
         // The whole, and the beginning that was counted.
@@ -146,7 +148,9 @@ impl Estimates {
         let last_user = step::last_user(body).unwrap_or(0);
         for (at, (message, item)) in body.iter().zip(self.rows(body)).enumerate() {
             let said = (at > last_user && !message.reasoning.is_empty()).then(|| with_reasoning(&item, message));
-            let item = said.as_ref().unwrap_or(&item);
+            let silent = (!calls && !item.calls.is_empty())
+                .then(|| said.clone().unwrap_or_else(|| Item::clone(&item)).without_calls());
+            let item = silent.as_ref().or(said.as_ref()).unwrap_or(&item);
             for (sum, upto) in sums.iter_mut().zip(upto) {
                 if at < upto {
                     *sum = *sum + edited.cost(at, item, upto);
@@ -165,7 +169,11 @@ impl Estimates {
         let tokens = |row: &Row| belief.middle(row).round() as Tokens;
         let cost = |(at, (message, item)): (usize, (&Message, Arc<Item<Row>>))| {
             let text = if at > last_user { item.text + reasoning(message) } else { item.text };
-            Cost { text: tokens(&text), calls: item.calls.iter().map(tokens).collect(), media: tokens(&item.media) }
+            let calls = match belief.writes_calls() {
+                true => item.calls.iter().map(tokens).collect(),
+                false => vec![0; item.calls.len()],
+            };
+            Cost { text: tokens(&text), calls, media: tokens(&item.media) }
         };
         conversation.body.iter().zip(self.rows(&conversation.body)).enumerate().map(cost).collect()
     }
@@ -177,12 +185,22 @@ impl Estimates {
 
     /// Tokens of what an edit puts in place, erring high.
     pub fn edit_cost(&self, model: &str, conversation: &Conversation, edit: &Edit) -> Tokens {
-        self.high(model, &put_in_place(conversation, edit))
+        self.high(model, &put_in_place(conversation, edit, self.belief(model).writes_calls()))
     }
 
     /// Whether any reply has corrected the estimates of a model.
     pub fn is_corrected(&self, model: &str) -> bool {
         self.models.lock().get(model).is_some_and(Belief::is_corrected)
+    }
+
+    /// Whether a model's template writes the calls of tools; `None` where nobody has found out.
+    pub fn writes_calls(&self, model: &str) -> Option<bool> {
+        self.models.lock().get(model).and_then(|belief| belief.calls)
+    }
+
+    /// Keeps whether a model's template writes the calls of tools: what it does not write costs nothing.
+    pub fn note_calls(&self, model: &str, written: bool) {
+        self.models.lock().get_or_insert_mut(model.to_owned(), Belief::default).calls = Some(written);
     }
 
     /// Learns what the server counted.
@@ -202,8 +220,9 @@ impl Estimates {
         (middle * (1.0 + TEXT_MARGIN)).ceil() as Tokens
     }
 
-    fn parts<'a>(&self, conversation: &Conversation, view: &'a View, known: Option<Known>) -> Parts<'a> {
-        let items = self.items(conversation, view);
+    /// `calls`: the template writes them.
+    fn parts<'a>(&self, conversation: &Conversation, view: &'a View, known: Option<Known>, calls: bool) -> Parts<'a> {
+        let items = self.items(conversation, view, calls);
         let all = items.total(items.body.len());
         let Some(known) = known.filter(|k| (1..=conversation.body.len()).contains(&k.messages)) else {
             let sample = Sample { new: all, counted: 0 };
@@ -228,14 +247,17 @@ impl Estimates {
         (system, tools)
     }
 
-    fn items<'a>(&self, conversation: &Conversation, view: &'a View) -> Items<'a, Row> {
+    fn items<'a>(&self, conversation: &Conversation, view: &'a View, calls: bool) -> Items<'a, Row> {
         let (system, tools) = self.head(conversation);
         let mut body: Vec<Item<Row>> = self.rows(&conversation.body).map(Arc::unwrap_or_clone).collect();
         let last_user = step::last_user(&conversation.body).unwrap_or(0);
         for (item, message) in body.iter_mut().zip(&conversation.body).skip(last_user + 1) {
             *item = with_reasoning(item, message);
         }
-        let edits = view.edits.iter().map(|edit| put_in_place(conversation, edit)).collect();
+        if !calls {
+            body = body.into_iter().map(Item::without_calls).collect();
+        }
+        let edits = view.edits.iter().map(|edit| put_in_place(conversation, edit, calls)).collect();
         Items { system, tools, body, view, edits }
     }
 
@@ -311,9 +333,10 @@ fn left(conversation: &Conversation, messages: usize) -> Row {
     dropped.iter().fold(Row::default(), |sum, m| sum + reasoning(m))
 }
 
-/// What an edit put in place.
-fn put_in_place(conversation: &Conversation, edit: &Edit) -> Row {
+/// What an edit put in place. `calls`: the template writes them.
+fn put_in_place(conversation: &Conversation, edit: &Edit, calls: bool) -> Row {
     match edit {
+        Edit::Arguments { .. } if !calls => Row::default(),
         Edit::Text { text, .. } => said(text),
         Edit::Arguments { at, call: nth, arguments, .. } => {
             let called = conversation.body.get(*at).and_then(|m| m.calls.get(*nth));

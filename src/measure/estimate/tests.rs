@@ -53,7 +53,7 @@ fn replay(model: &str, ratio: f64, around: f64) -> Vec<f64> {
         let truth = truth(&conversation, ratio, around);
         let estimate = total(&estimates.facts(model, &conversation, &View::default(), known));
         out.push(f64::from(estimate) / f64::from(truth) - 1.0);
-        let sample = estimates.sample(&conversation, &View::default(), known);
+        let sample = estimates.sample(model, &conversation, &View::default(), known);
         estimates.learn(model, &sample, truth);
         known = Some(Known { messages: conversation.body.len(), tokens: truth });
     }
@@ -127,7 +127,7 @@ fn absurd_reports_do_no_harm() {
     let absurd = Estimates::default();
     let known = Some(Known { messages: 3, tokens: 200 });
     for (known, reported) in [(None, 0), (None, Tokens::MAX), (known, 7), (known, 1_000_000)] {
-        let sample = absurd.sample(&conversation, &View::default(), known);
+        let sample = absurd.sample("my-model", &conversation, &View::default(), known);
         absurd.learn("my-model", &sample, reported);
     }
     assert!(!absurd.is_corrected("my-model"));
@@ -135,7 +135,7 @@ fn absurd_reports_do_no_harm() {
     // What is only wrong is forgotten again.
     let truth = truth(&conversation, 1.0, 6.0);
     for reported in [truth * 3, 40, truth, truth, truth] {
-        let sample = absurd.sample(&conversation, &View::default(), None);
+        let sample = absurd.sample("my-model", &conversation, &View::default(), None);
         absurd.learn("my-model", &sample, reported);
     }
     let now = total(&absurd.facts("my-model", &conversation, &View::default(), None));
@@ -158,7 +158,7 @@ fn what_an_edit_puts_in_place_is_what_counts() {
         edits: vec![text(2, "[cleared]"), text(4, "[cleared]")],
         ..View::default()
     };
-    let sample = |view| estimates.sample(&conversation, view, None);
+    let sample = |view| estimates.sample("qwen3", &conversation, view, None);
     let [before, after] = [sample(&View::default()), sample(&view)].map(|s: Sample| s.new.texts());
     let gone = [2, 4].map(|at| f64::from(tokens::estimate(&conversation.body[at].text)));
     let put = 2.0 * f64::from(tokens::estimate("[cleared]"));
@@ -175,10 +175,10 @@ fn reasoning_of_earlier_turns_leaves_the_beginning() {
     messages.push(json!({"role": "assistant", "content": "Found it.", "reasoning_content": "hm ".repeat(400)}));
     let known = |tokens| Some(Known { messages: 4, tokens });
     let tokens = 900;
-    let alone = estimates.sample(&talk(&messages), &View::default(), known(tokens));
+    let alone = estimates.sample("m", &talk(&messages), &View::default(), known(tokens));
     assert!(alone.new.texts() < 1.0, "nothing is new");
     messages.push(json!({"role": "user", "content": "Go on."}));
-    let next = estimates.sample(&talk(&messages), &View::default(), known(tokens));
+    let next = estimates.sample("m", &talk(&messages), &View::default(), known(tokens));
     assert!(next.new.texts() < -150.0, "{}", next.new.texts());
 }
 
@@ -202,6 +202,48 @@ fn doubt_of_one_message_is_not_laid_on_the_others() {
     }
 }
 
+/// SmolLM2's template writes what messages say and no calls.
+#[test]
+fn calls_that_a_template_leaves_out_cost_nothing() {
+    let estimates = Estimates::default();
+    let view = View::default();
+    let mut messages = session(1);
+    let call =
+        json!({"id": "c", "type": "function", "function": {"name": "w", "arguments": "{\"path\": \"a/b/c.rs\"}"}});
+    messages.push(json!({"role": "assistant", "content": "", "tool_calls": [call]}));
+    messages.push(json!({"role": "assistant", "content": ""}));
+    let conversation = talk(&messages);
+    let at = conversation.body.len() - 2;
+    let arguments = Edit::Arguments {
+        at,
+        digest: conversation.body[at].digest,
+        call: 0,
+        rule: crate::conversation::edit::Rule::Clear,
+        arguments: "{}".into(),
+        record: String::new(),
+    };
+    let edited = View { messages: at + 2, edits: vec![arguments.clone()], ..View::default() };
+    let told = || {
+        let costs = estimates.facts("m", &conversation, &view, None).costs;
+        let [.., with, without] = &costs[..] else { panic!("two messages") };
+        (with.total(), without.total(), estimates.sample("m", &conversation, &view, None).new.texts())
+    };
+    let (with, without, texts) = told();
+    assert!(with > without + 5, "{with} {without}");
+    assert_eq!(estimates.writes_calls("m"), None);
+    estimates.note_calls("m", false);
+    let silent = told();
+    assert_eq!(silent.0, silent.1);
+    assert!(silent.2 < texts - 5.0, "{} {texts}", silent.2);
+    let costs = estimates.costs("m", &conversation);
+    assert_eq!(costs[at].total(), costs[at + 1].total());
+    assert_eq!(estimates.edit_cost("m", &conversation, &arguments), 0);
+    assert_eq!(estimates.facts("m", &conversation, &edited, None).edit_costs, [0]);
+    assert_eq!(estimates.writes_calls("another"), None);
+    estimates.note_calls("m", true);
+    assert_eq!(told(), (with, without, texts));
+}
+
 /// A server whose template adds less than messages are taken to cost: a short prompt is still no prompt of nothing.
 #[test]
 fn a_short_prompt_has_tokens() {
@@ -209,7 +251,7 @@ fn a_short_prompt_has_tokens() {
     let view = View::default();
     for n in 1..12 {
         let conversation = talk(&session(n));
-        let sample = estimates.sample(&conversation, &view, None);
+        let sample = estimates.sample("m", &conversation, &view, None);
         let truth = truth(&conversation, 1.0, 0.0).saturating_sub(40);
         estimates.learn("m", &sample, truth);
     }

@@ -169,7 +169,7 @@ fn sizes(rows: &[NodeRow], view: &View, state: &Value) -> Sizes {
     let ours = state["tools_of_ours"].as_u64().filter(|_| !view.edits.is_empty()).unwrap_or(0);
     let head = head.saturating_sub(ours);
     let all = client_tokens(state, view, || sum(sizes));
-    sizes.adding_up(sum(Sizes::default()), all.saturating_sub(head))
+    sizes.adding_up(sum(sizes.rule()), all.saturating_sub(head))
 }
 
 fn segments_in(store: &Store, row: &ConversationRow) -> Result<Value, Error> {

@@ -472,7 +472,7 @@ pub(in crate::proxy) struct Kept {
     /// Where it stood when it was last folded.
     pub(in crate::proxy) folded: Folded,
     /// How the sizes of its messages are told.
-    #[serde(rename = "size_factor")]
+    #[serde(flatten)]
     pub(in crate::proxy) sizes: Sizes,
     /// Where its lines stood for the last request.
     pub(in crate::proxy) walls: Walls,

@@ -2,7 +2,7 @@
 //! thumb, times what the last count of the conversation's prompt says of it. That factor is kept with the conversation, and stays
 //! while it is right within a few percent: a message must not get another size each time that somebody looks.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::conversation::edit::{Edit, View};
@@ -24,39 +24,54 @@ const LEAST: f64 = 0.25;
 const MOST: f64 = 4.0;
 
 /// How the sizes of a conversation's messages are told.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub(in crate::proxy) struct Sizes(f64);
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(in crate::proxy) struct Sizes {
+    /// What a token by the rule of thumb is, in tokens.
+    #[serde(rename = "size_factor")]
+    by: f64,
+    /// Whether the calls of tools are part of the prompt: some templates leave them out.
+    #[serde(rename = "writes_calls")]
+    calls: bool,
+}
 
 impl Default for Sizes {
     fn default() -> Sizes {
-        Sizes(1.0)
+        Sizes { by: 1.0, calls: true }
     }
 }
 
 impl Sizes {
     /// As they are kept with a conversation.
     pub(in crate::proxy) fn of(state: &Value) -> Sizes {
-        Sizes(state["size_factor"].as_f64().filter(|by| (LEAST..=MOST).contains(by)).unwrap_or(1.0))
+        let by = state["size_factor"].as_f64().filter(|by| (LEAST..=MOST).contains(by)).unwrap_or(1.0);
+        Sizes { by, calls: state["writes_calls"].as_bool().unwrap_or(true) }
+    }
+
+    /// The rule of thumb, for the same parts of messages.
+    pub(in crate::proxy) fn rule(self) -> Sizes {
+        Sizes { by: 1.0, ..self }
     }
 
     /// With which messages of so many tokens by the rule add up to what they take together, where that is known; else as they are.
     pub(in crate::proxy) fn adding_up(self, rule: u64, together: u64) -> Sizes {
         let by = together as f64 / rule.max(1) as f64;
-        if (LEAST..=MOST).contains(&by) { Sizes(by) } else { self }
+        if (LEAST..=MOST).contains(&by) { Sizes { by, ..self } } else { self }
     }
 
     /// What is known of them once the messages of a history, had nothing been rewritten in it, are known to take so many tokens
-    /// together: what is told of each of them adds up to what is told of all.
-    pub(in crate::proxy) fn learned(self, body: &[Message], history: Tokens) -> Sizes {
-        let rule = Sizes::default();
-        if body.len() > LONG && self != rule {
-            return self;
+    /// together: what is told of each of them adds up to what is told of all. `calls`: whether the template writes those of tools,
+    /// where that is known.
+    pub(in crate::proxy) fn learned(self, body: &[Message], history: Tokens, calls: Option<bool>) -> Sizes {
+        let was = self.calls;
+        let sizes = Sizes { calls: calls.unwrap_or(was), ..self };
+        let rule = sizes.rule();
+        if body.len() > LONG && sizes != rule && sizes.calls == was {
+            return sizes;
         }
         let sum: u64 = body.iter().map(|message| u64::from(rule.message(message))).sum();
         let by = f64::from(history) / sum.max(1) as f64;
-        let is_right = (self.0 / by - 1.0).abs() <= TOLERATED;
-        if is_right || history < TELLING || !(LEAST..=MOST).contains(&by) { self } else { Sizes(by) }
+        let is_right = (sizes.by / by - 1.0).abs() <= TOLERATED;
+        if is_right || history < TELLING || !(LEAST..=MOST).contains(&by) { sizes } else { Sizes { by, ..sizes } }
     }
 
     /// A text by itself.
@@ -66,13 +81,17 @@ impl Sizes {
 
     /// A message as the client has it.
     pub(in crate::proxy) fn message(self, message: &Message) -> Tokens {
-        let calls = message.calls.iter().map(|call| tokens::estimate(&call.name) + tokens::estimate(&call.arguments));
+        let calls = message.calls.iter().filter(|_| self.calls);
+        let calls = calls.map(|call| tokens::estimate(&call.name) + tokens::estimate(&call.arguments));
         self.scaled(calls.fold(tokens::message(&message.text), Tokens::saturating_add))
     }
 
     /// What an edit puts in place.
     pub(in crate::proxy) fn edit(self, edit: &Edit) -> Tokens {
-        self.scaled(tokens::edit(edit))
+        match edit {
+            Edit::Arguments { .. } if !self.calls => 0,
+            edit => self.scaled(tokens::edit(edit)),
+        }
     }
 
     /// A message as it stands in a view; one that is folded takes nothing of its own. `None`: a message that cannot be read.
@@ -87,7 +106,8 @@ impl Sizes {
                 Edit::Recalled { .. } => {}
                 Edit::Text { .. } => out = Some(self.edit(edit)),
                 Edit::Arguments { call, .. } => {
-                    let before = message.and_then(|m| m.calls.get(*call).map(|c| self.text(&c.arguments)));
+                    let before = message.filter(|_| self.calls);
+                    let before = before.and_then(|m| m.calls.get(*call).map(|c| self.text(&c.arguments)));
                     out = Some(out.unwrap_or_else(whole).saturating_sub(before.unwrap_or(0)) + self.edit(edit));
                 }
             }
@@ -96,13 +116,14 @@ impl Sizes {
     }
 
     fn scaled(self, tokens: Tokens) -> Tokens {
-        (f64::from(tokens) * self.0).round() as Tokens
+        (f64::from(tokens) * self.by).round() as Tokens
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::conversation::edit::Rule;
     use crate::wire::openai_chat;
 
     #[test]
@@ -116,15 +137,47 @@ mod tests {
             .collect();
         let rule = Sizes::default();
         let sum: Tokens = body.iter().map(|message| rule.message(message)).sum();
-        let first = rule.learned(&body, sum * 5 / 4);
+        let first = rule.learned(&body, sum * 5 / 4, None);
         assert_eq!(first.message(&body[0]), (f64::from(rule.message(&body[0])) * 1.25).round() as Tokens);
         // A prompt that was counted a little otherwise changes no size, and one that was counted much otherwise does.
-        assert_eq!(first.learned(&body, sum * 5 / 4 + sum / 50), first);
-        assert_ne!(first.learned(&body, sum * 3 / 2), first);
-        assert_eq!(first.learned(&body, sum * 50), first, "no history takes that much");
-        assert_eq!(Sizes::of(&serde_json::json!({"size_factor": first})), first);
+        assert_eq!(first.learned(&body, sum * 5 / 4 + sum / 50, None), first);
+        assert_ne!(first.learned(&body, sum * 3 / 2, None), first);
+        assert_eq!(first.learned(&body, sum * 50, None), first, "no history takes that much");
+        assert_eq!(Sizes::of(&serde_json::json!(first)), first);
         assert_eq!(Sizes::of(&serde_json::json!({"size_factor": 0.0})), rule);
-        assert_eq!(first.adding_up(100, 150), Sizes(1.5));
+        assert_eq!(first.adding_up(100, 150), Sizes { by: 1.5, calls: true });
         assert_eq!(first.adding_up(100, 0), first, "nothing is known of them");
+    }
+
+    #[test]
+    fn calls_that_the_template_leaves_out_take_nothing() {
+        let call = serde_json::json!({"id": "c", "type": "function", "function": {"name": "read", "arguments": "{\"path\": \"src/gate.rs\"}"}});
+        let said =
+            "The gate was read, and this is what it says of the valley, of the weather, and of the river behind it. "
+                .repeat(3);
+        let message = |body: serde_json::Value| openai_chat::message(body.to_string().into()).unwrap();
+        let body = [
+            message(serde_json::json!({"role": "assistant", "content": "", "tool_calls": [call]})),
+            message(serde_json::json!({"role": "user", "content": said})),
+        ];
+        let rule = Sizes::default();
+        let whole = rule.message(&body[1]) + tokens::message("");
+        assert!(rule.message(&body[0]) > 2 * tokens::message(""));
+        // What is known of their sizes adds up without the calls: nothing else has to make up for them.
+        let silent = rule.learned(&body, whole, Some(false));
+        assert_eq!((silent.message(&body[0]), silent.message(&body[1])), (tokens::message(""), rule.message(&body[1])));
+        assert_eq!(Sizes::of(&serde_json::json!(silent)), silent);
+        assert_eq!(silent.learned(&body, whole, None), silent, "nobody asked again");
+        let arguments = Edit::Arguments {
+            at: 0,
+            digest: body[0].digest,
+            call: 0,
+            rule: Rule::Clear,
+            arguments: "{}".into(),
+            record: String::new(),
+        };
+        let view = View { messages: 2, edits: vec![arguments], ..View::default() };
+        assert_eq!(silent.in_view(&view, 0, Some(&body[0])), silent.message(&body[0]));
+        assert!(rule.in_view(&view, 0, Some(&body[0])) < rule.message(&body[0]));
     }
 }

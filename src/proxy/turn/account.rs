@@ -186,7 +186,7 @@ pub(super) fn spend(app: &App, prepared: &Prepared, reported: &Reported) {
 /// Learns from what the server counted; returns what there was to learn.
 fn learn_from(app: &App, prepared: &Prepared, exact: Tokens) -> Sample {
     let conversation = &prepared.request.conversation;
-    let sample = app.measure.sample(conversation, &prepared.made.view, prepared.history.known);
+    let sample = app.measure.sample(&prepared.key, conversation, &prepared.made.view, prepared.history.known);
     app.measure.learn(&prepared.key, &sample, exact);
     if let Some(own) = &prepared.own {
         own.learn(prepared.made.tokens, exact);
@@ -214,7 +214,8 @@ fn figures(
     let history = prepared.client_tokens(gauge.regions.prompt()).saturating_sub(head);
     let learns = counted.is_some() && outcome.recalled.is_empty();
     let sizes = app.lives.with(&prepared.id, |l| l.accounts.sizes);
-    let sizes = if learns { sizes.learned(body, history) } else { sizes };
+    let written = app.measure.writes_calls(&prepared.key);
+    let sizes = if learns { sizes.learned(body, history, written) } else { sizes };
     let kept = app.lives.with(&prepared.id, |l| {
         l.accounts.sizes = sizes;
         l.accounts.spend.add(reported);

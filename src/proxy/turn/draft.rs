@@ -245,7 +245,7 @@ fn cannot_fit(_app: &App, draft: &Draft<'_>, window: Tokens, after: &Regions, li
 /// The shares of the messages of a view by the model's own vocabulary, where it is here, and which of the client's
 /// messages each is, if it is one as it came.
 pub(in crate::proxy) async fn shares(
-    _app: &App,
+    app: &App,
     draft: &Draft<'_>,
     out: &[Out],
     body: &Bytes,
@@ -258,7 +258,9 @@ pub(in crate::proxy) async fn shares(
     }
     let as_it_came = |o: &Out| o.at.filter(|at| conversation.body.get(*at).is_some_and(|m| *m.bytes() == o.bytes));
     let places = out[view.system.len()..].iter().map(as_it_came).collect();
-    Some((own.shares(&draft.situation.upstream, body).await?, places))
+    let counted = own.shares(&draft.situation.upstream, body).await?;
+    let is_silent = app.measure.writes_calls(&draft.situation.key) == Some(false);
+    Some((if is_silent { counted.without_calls() } else { counted }, places))
 }
 
 /// Tokens of what an edit put in place.
@@ -267,6 +269,9 @@ fn edit_cost(app: &App, draft: &Draft<'_>, edit: &Edit) -> Tokens {
     | Edit::Recalled { text, .. }
     | Edit::Arguments { arguments: text, .. }
     | Edit::Fold { brief: text, .. }) = edit;
+    if matches!(edit, Edit::Arguments { .. }) && app.measure.writes_calls(&draft.situation.key) == Some(false) {
+        return 0;
+    }
     tokens::AROUND + text_cost(app, draft, text)
 }
 

@@ -8,6 +8,7 @@ use tracing::warn;
 
 use super::admission::cost_of_hidden_calls;
 use super::attempt::{Attempt, bytes_of};
+use super::counted_calls::learned_of_calls;
 use super::counted_head::counted_head;
 use super::draft::shares;
 use super::drafts::Draft;
@@ -156,6 +157,9 @@ async fn counted_facts(app: &App, draft: &mut Draft<'_>) -> (Facts, Sureness) {
     let body = bytes_of(&draft.request, &out);
     match exact(draft, &body).await {
         Ok(counted) => {
+            if learned_of_calls(app, draft).await {
+                (facts, _) = uncounted(app, draft, true);
+            }
             let by_message = is_near(draft, &lines, counted.0) || has_new_head(app, draft);
             let wanted = situation.attempt.is_dry() || by_message && body.len() <= SHARED_OUT;
             let shared_out = match (wanted, situation.own.is_some()) {
@@ -202,7 +206,7 @@ pub(in crate::proxy) fn uncounted(app: &App, draft: &Draft<'_>, reported: bool) 
     let known = known.filter(|known| reported && measure::can_be_of(known.tokens, most));
     let mut facts = match reported {
         true => app.measure.facts(key, conversation, old, known),
-        false => app.measure.unreported(conversation, old),
+        false => app.measure.unreported(key, conversation, old),
     };
     facts.window = situation.known_window();
     if reported && known.is_none() {

@@ -23,6 +23,7 @@ pub(super) mod brief;
 pub(super) mod class;
 pub(super) mod client;
 pub(super) mod completed;
+mod counted_calls;
 mod counted_head;
 pub(super) mod digest;
 pub(super) mod draft;

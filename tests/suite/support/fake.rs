@@ -142,6 +142,8 @@ pub(crate) struct Settings {
     pub(crate) summary: String,
     /// What it answers otherwise.
     pub(crate) reply: String,
+    /// Whether its template writes the calls of tools, as SmolLM2's does not.
+    pub(crate) writes_calls: bool,
     /// The path before all of its paths; nothing is below others.
     pub(crate) prefix: String,
 }
@@ -182,6 +184,7 @@ impl Fake {
             parameters: None,
             summary: SUMMARY.into(),
             reply: "Done; what is next?".into(),
+            writes_calls: true,
             prefix: String::new(),
         };
         let shared = Arc::new(Shared {
@@ -426,7 +429,12 @@ pub(crate) fn too_long(prompt: u32, window: u32) -> Value {
 
 fn usual(kind: Kind, s: &Settings, seen: &Seen) -> Vec<u8> {
     let json = |status: u16, value: Value| whole(status, "application/json", value.to_string().as_bytes());
-    let body = seen.json();
+    let mut body = seen.json();
+    if !s.writes_calls {
+        for message in body["messages"].as_array_mut().into_iter().flatten() {
+            message.as_object_mut().map(|message| message.remove("tool_calls"));
+        }
+    }
     match (kind, seen.method.as_str(), seen.path()) {
         (Kind::LlamaServer, "GET", "/props") => json(
             200,
