@@ -427,6 +427,14 @@ fn models(events: &[EventRow], own: &str) -> Value {
         evaluated + number(&entry["completion_tokens"])
     };
     list.sort_by_key(|entry| (std::cmp::Reverse(cost(entry)), entry["model"].to_string()));
+    // A brief that was broken off, and a server that tells no counts: what it read is not known to be nothing.
+    for entry in
+        list.iter_mut().filter(|entry| number(&entry["prompt_tokens"]) + number(&entry["completion_tokens"]) == 0)
+    {
+        for key in ["prompt_tokens", "cached_tokens", "evaluated_tokens", "completion_tokens"] {
+            entry[key] = Value::Null;
+        }
+    }
     Value::Array(list)
 }
 
@@ -558,6 +566,21 @@ mod tests {
     /// What waits, after rewriting was resumed.
     fn waits_in(state: &Value, standing: &Standing) -> String {
         json!(waits(state, standing, &View::default(), true)).to_string()
+    }
+
+    #[test]
+    fn what_nobody_told_of_a_brief_is_not_told_as_nothing() {
+        let used = |id, role: &str, prompt: Value| {
+            event(
+                id,
+                "model_usage",
+                json!({"role": role, "model": "m", "prompt_tokens": prompt, "completion_tokens": 0}),
+            )
+        };
+        let told = models(&[used(1, "main", json!(900)), used(2, "summary", json!(null))], "m");
+        assert_eq!((&told[0]["prompt_tokens"], &told[0]["cached_tokens"]), (&json!(900), &json!(0)));
+        assert_eq!((&told[1]["role"], &told[1]["requests"]), (&json!("summary"), &json!(1)));
+        assert!(told[1]["prompt_tokens"].is_null() && told[1]["evaluated_tokens"].is_null(), "{told}");
     }
 
     #[test]
