@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -209,9 +209,15 @@ impl Fake {
         Fake { address, shared }
     }
 
-    /// An address where nobody listens.
+    /// An address where nobody listens, and nobody will but the test that asked for it: the system gives ports of this range to no
+    /// connection and to no listener that takes whatever is free (Linux from 32,768 on, others from 49,152 on).
     pub(crate) fn absent() -> SocketAddr {
-        TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+        static NEXT: AtomicU16 = AtomicU16::new(0);
+        let free = || {
+            let port = 21_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 10_000;
+            TcpListener::bind(("127.0.0.1", port)).ok()?.local_addr().ok()
+        };
+        std::iter::repeat_with(free).take(10_000).flatten().next().expect("a free port")
     }
 
     pub(crate) fn url(&self) -> String {
