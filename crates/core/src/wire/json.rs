@@ -246,7 +246,10 @@ fn end_of_object(body: &[u8]) -> usize {
     }
     let mut values = serde_json::Deserializer::from_slice(start).into_iter::<de::IgnoredAny>();
     match values.next() {
-        Some(Ok(_)) => body.len() - start.len() + values.byte_offset(),
+        // White space is not cut off: with it, a body has the same bytes however it was read.
+        Some(Ok(_)) if !start[values.byte_offset()..].trim_ascii().is_empty() => {
+            body.len() - start.len() + values.byte_offset()
+        }
         _ => body.len(),
     }
 }

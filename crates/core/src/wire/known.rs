@@ -242,6 +242,8 @@ mod tests {
             (format!("{all}{more}]}}"), 0),
             (format!("{all},{more}"), 0),
             (format!("{all},{more}]}} x"), 0),
+            // Of this, the other way has to find out that it is one object.
+            (format!(r#"{all},{{"role":"user","content":"}}{{"}}]}} "#), 4),
             (format!("{all},7]}}"), 0),
             (format!(r#"{all}],"messages":[{more}]}}"#), 0),
             (format!(r#"{all},{{"role":"user","content":"\ud800"}}]}}"#), 0),
@@ -294,10 +296,11 @@ mod tests {
             cut in 0usize..600,
             put in "[\\[\\]{},: \"a]{0,6}",
             gap in "[ \n]{0,2}",
+            behind in "[ \n]{0,2}",
         ) {
             let message = |text: &String| serde_json::json!({"role": "user", "content": text}).to_string();
             let all: Vec<String> = said.iter().map(message).collect();
-            let body = format!("{{\"messages\":{gap}[{gap}{}{gap}],\"n\":2}}", all.join(&format!("{gap},")));
+            let body = format!("{{\"messages\":{gap}[{gap}{}{gap}],\"n\":2}}{behind}", all.join(&format!("{gap},")));
             let first = format!("{{\"messages\":{gap}[{gap}{}]}}", all[..all.len().div_ceil(2)].join(&format!("{gap},")));
             prop_assert!(is_same(&body, &first) >= all.len().div_ceil(2));
             let mut at = cut.min(body.len());
