@@ -67,6 +67,9 @@ KNOWN = {
     "test_invalid_chat_completion_req[messages7]": "two replies in a row at the end become one",
     "test_anthropic_tool_result_with_image": "a picture for a blind model becomes a line",
     "test_anthropic_vision_format_accepted": "a picture for a blind model becomes a line",
+    # These pass in some runs and fail in others, by what the small model says.
+    "TestLongInputContext": "of a question that is too long for 128 tokens, the end is sent and marked as cut; the reply is to name a country",
+    "test_completion_with_response_format[response_format2": "ten tokens are too few for some spellings of the seven letters",
 }
 
 
@@ -76,8 +79,7 @@ ENGINE_KNOWN = {
     "test_verbose_debug": "the engine tells nothing of how it works in its replies",
     "test_return_progress": "the engine reads a prompt in batches of its own size, and tells nothing of them",
     "test_anthropic_empty_messages": "a request without messages is refused",
-    # These two pass in some runs and fail in others, by what the small model says.
-    "test_completion_with_response_format[response_format2": "ten tokens are too few for some spellings of the seven letters",
+    # It passes in some runs and fails in others, by what the small model says.
     "test_completion_unified": "the small model may end its text before it has as many tokens as are asked for",
 }
 

@@ -321,8 +321,9 @@ fn done(seen: &Value, paint: Paint, now: i64) -> String {
     let rewrites = seen["rewrites"].as_array().map(Vec::as_slice).unwrap_or_default();
     let mut page = format!("\n{}\n", paint.bold("What was done"));
     page += &format!(
-        "  {} freed {} tokens; {}\n",
+        "  {} freed {}{} tokens; {}\n",
         counted(&did["compactions"], "rewrite"),
+        if did["freed_is_estimated"] == true { "about " } else { "" },
         tokens(&did["freed_tokens"]),
         came_back(did)
     );

@@ -53,6 +53,9 @@ fn milliseconds(age: &str) -> Option<i64> {
 
 fn page(report: &Value, since: Option<&str>) -> String {
     let of = |key: &str| tokens(&report[key]);
+    let about = |key: &str| if report[key] == true { "about " } else { "" };
+    // A brief that was broken off told no counts.
+    let least = if report["upkeep_is_at_least"] == true { "at least " } else { "" };
     let share = |part: &str, whole: &str| match (report[part].as_f64(), report[whole].as_f64()) {
         (Some(part), Some(whole)) if whole > 0.0 => format!(" ({:.0} %)", part / whole * 100.0),
         _ => String::new(),
@@ -74,14 +77,14 @@ fn page(report: &Value, since: Option<&str>) -> String {
     for (what, figure) in [
         ("tokens that models read", of("prompt_tokens")),
         ("of them from the servers' caches", of("cached_tokens") + &share("cached_tokens", "prompt_tokens")),
-        ("tokens taken out of prompts", of("kept_out_tokens")),
+        ("tokens taken out of prompts", about("kept_out_is_estimated").to_owned() + &of("kept_out_tokens")),
         ("of them read back by the model", of("read_back_tokens") + &share("read_back_tokens", "kept_out_tokens")),
         ("of them came back by themselves", "about ".to_owned() + &of("recalled_ahead_tokens")),
         ("rewrites", of("rewrites")),
         ("recalls by the model, and what they found", format!("{}, {}", of("recalls"), of("recalls_found"))),
         ("requests with which something came back", of("recalled_ahead")),
         ("tokens evaluated again after rewrites", "about ".to_owned() + &of("evaluated_again_tokens")),
-        ("tokens spent on briefs and other upkeep", of("upkeep_tokens")),
+        ("tokens spent on briefs and other upkeep", least.to_owned() + &of("upkeep_tokens")),
     ] {
         page += &format!("  {what:<40}{figure:>20}\n");
     }
@@ -106,7 +109,11 @@ fn page(report: &Value, since: Option<&str>) -> String {
             tokens(&model["prompt_tokens"]),
             tokens(&model["cached_tokens"]),
             tokens(&model["completion_tokens"]),
-            tokens(&model["upkeep_tokens"])
+            format!(
+                "{}{}",
+                if model["upkeep_is_at_least"] == true { "≥ " } else { "" },
+                tokens(&model["upkeep_tokens"])
+            )
         );
     }
     page

@@ -202,12 +202,18 @@ impl Measure {
 
     /// Whether a model's template writes the calls of tools; `None` where nobody has found out.
     pub fn writes_calls(&self, model: &ModelKey) -> Option<bool> {
-        self.estimates.writes_calls(model.as_str())
+        self.estimates.writes_calls(model.as_str()).map(|(written, _)| written)
     }
 
-    /// Keeps whether a model's template writes the calls of tools: what it does not write costs nothing.
-    pub fn note_calls(&self, model: &ModelKey, written: bool) {
-        self.estimates.note_calls(model.as_str(), written);
+    /// Whether that is known of the server as it was recognized this last time: its template may be another since.
+    pub fn knows_calls(&self, model: &ModelKey, recognized: u64) -> bool {
+        self.estimates.writes_calls(model.as_str()).is_some_and(|(_, by)| by == recognized)
+    }
+
+    /// Keeps whether a model's template writes the calls of tools: what it does not write costs nothing. `recognized`: how often the
+    /// server had been recognized that told it.
+    pub fn note_calls(&self, model: &ModelKey, written: bool, recognized: u64) {
+        self.estimates.note_calls(model.as_str(), (written, recognized));
     }
 
     /// Learns from a view that the server counted.

@@ -116,6 +116,13 @@ pub struct Answer {
     pub read: usize,
 }
 
+impl Answer {
+    /// Of a model that nobody waited for any longer.
+    pub fn broken_off() -> Answer {
+        Answer { text: None, reply: Bytes::new(), how: "it was broken off".to_owned(), continued: false, read: 0 }
+    }
+}
+
 /// Asks for a brief; once more, as a flat transcript, when the first answer is of no use.
 pub async fn ask(job: &Job<'_>) -> Answer {
     let instruction = brief::instruction(job.wanted.focus, job.wanted.max_tokens, None);

@@ -27,7 +27,7 @@ pub(crate) mod turn;
 pub mod unique;
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -285,6 +285,8 @@ pub struct Upstream {
     swaps: llama_swap::Swaps,
     /// What it calls its models.
     names: names::Names,
+    /// How often it was recognized.
+    recognized: AtomicU64,
 }
 
 impl fmt::Debug for Upstream {
@@ -310,6 +312,7 @@ impl Upstream {
             looked_for: false,
             swaps: llama_swap::Swaps::default(),
             names: names::Names::default(),
+            recognized: AtomicU64::new(0),
         })
     }
 
@@ -326,6 +329,7 @@ impl Upstream {
             looked_for: false,
             swaps: llama_swap::Swaps::default(),
             names: names::Names::default(),
+            recognized: AtomicU64::new(0),
         })
     }
 
@@ -441,6 +445,12 @@ impl Upstream {
         self.names.forget();
         self.cannot_count.store(false, Ordering::Release);
         self.stale.store(false, Ordering::Release);
+        self.recognized.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How often it was recognized: at the start, and whenever it came back. What is known of its templates may not hold any more.
+    pub fn recognized(&self) -> u64 {
+        self.recognized.load(Ordering::Acquire)
     }
 
     /// Notes that the server was gone, so that it is recognized anew when it is next needed.

@@ -325,6 +325,29 @@ fn the_message_that_carries_a_pin_or_a_brief_says_so() {
     assert!(changed["messages"].as_array().unwrap().iter().any(|m| m["became"] == "with_brief"), "{changed}");
 }
 
+/// Before a server that counts, the share of a brief is no estimate: what is wrong with one would be told of the history.
+#[test]
+fn a_brief_is_counted_by_the_server() {
+    const SAID_BEHIND: &str = "Understood. I have the summary of the earlier conversation and continue from here.";
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
+    let mut sent = chat().system(&prose(1, 600)).user("Let us plan the garden.");
+    for n in 0..5 {
+        sent = sent.assistant(&prose(n, 800)).user(&format!("And item {n}?"));
+    }
+    let id = begun(&proxy, &sent);
+    let folded = ask(&proxy, &id, "compact", &json!({})).ok().json();
+    let brief = folded["brief"].as_str().unwrap();
+    let alone = |text: &str| u64::from(tokens(&json!({"messages": [{"role": "user", "content": text}]})));
+    let counted = [brief.to_owned(), format!("{brief}{SAID_BEHIND}")].map(|text| alone(&text) + 1 - alone("."));
+    let seen = insight(&proxy, &id, has_requests(1));
+    let told = seen["state"]["regions"]["brief"].as_u64().unwrap();
+    assert!(counted.contains(&told), "{told} and {counted:?}");
+    let is_brief = |seen: &Seen| seen.messages().len() == 1 && text(&seen.messages()[0]).starts_with(&brief[..40]);
+    let is_counted = |seen: &Seen| seen.path().ends_with("input_tokens") && is_brief(seen);
+    assert_eq!(fake.all().iter().filter(|seen| is_counted(seen)).count(), 1);
+}
+
 #[test]
 fn errors_about_ids_say_which_are_meant_and_speak_to_people() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
@@ -479,6 +502,64 @@ fn calls_that_no_template_writes_are_part_of_no_size() {
     // It is asked once.
     let counted = |seen: &Seen| seen.path().ends_with("input_tokens") && seen.messages().len() == 3;
     assert_eq!(fake.all().iter().filter(|seen| counted(seen)).count(), 2);
+}
+
+/// A server that is busy says nothing of its template, and one that was away may have another when it is back.
+#[test]
+fn whether_calls_are_written_is_asked_until_it_is_told_and_again_after_a_restart() {
+    let fake = Fake::start(Kind::LlamaServer, 6000);
+    fake.set(|s| s.writes_calls = false);
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
+    // Each with a system prompt of its own, which is counted.
+    let sent = |system: &str| {
+        let sent = chat().system(system).user(&prose(90, 1_600));
+        (0..12).fold(sent, |sent, n| {
+            let (call, arguments) = (format!("call_{n}"), json!({"path": "src/part.rs", "text": prose(n + 40, 400)}));
+            sent.call(&call, "write", arguments).result(&call, &prose(n, 400))
+        })
+    };
+    let is_asked = |seen: &Seen| seen.path().ends_with("input_tokens") && seen.messages().len() == 3;
+    let asked = || fake.all().iter().filter(|seen| is_asked(seen)).count();
+    // The least that is told of a message that has calls alone.
+    let least_of_a_call = |id: &str| {
+        let told = proxy.eventually(&format!("/windowsill/conversations/{id}/messages?limit=100"), |_| true);
+        // The last one is the reply.
+        let messages = told["messages"].as_array().unwrap().iter().take(25);
+        messages.filter(|m| m["role"] == "assistant").filter_map(|m| m["view_tokens"].as_u64()).min().unwrap()
+    };
+    fake.script(move |seen| match is_asked(seen) {
+        true => {
+            Play::Json(503, json!({"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}))
+        }
+        false => Play::Usual,
+    });
+    begun(&proxy, &sent("You mend fences."));
+    assert_eq!(asked(), 1);
+    fake.script(|_| Play::Usual);
+    let id = begun(&proxy, &sent("You mend gates."));
+    assert_eq!((asked(), least_of_a_call(&id) < 12), (3, true));
+    begun(&proxy, &sent("You mend doors."));
+    assert_eq!(asked(), 3, "it is known");
+    fake.script(|seen| if seen.is_main() { Play::Cut(Vec::new()) } else { Play::Usual });
+    proxy.chat(&sent("You mend walls."));
+    fake.script(|_| Play::Usual);
+    fake.set(|s| s.writes_calls = true);
+    let id = begun(&proxy, &sent("You mend roofs."));
+    assert_eq!(asked(), 5);
+    assert!(least_of_a_call(&id) > 60, "{}", least_of_a_call(&id));
+    // A template that takes no calls has none to write.
+    fake.script(|seen| if seen.is_main() { Play::Cut(Vec::new()) } else { Play::Usual });
+    proxy.chat(&sent("You mend pipes."));
+    fake.script(move |seen| match is_asked(seen) {
+        true => Play::Json(
+            400,
+            json!({"error": {"code": 400, "message": "No tools here.", "type": "invalid_request_error"}}),
+        ),
+        false => Play::Usual,
+    });
+    begun(&proxy, &sent("You mend wells."));
+    begun(&proxy, &sent("You mend boats."));
+    assert_eq!(asked(), 6);
 }
 
 /// What a client has is what it sent last, whatever was rewritten before: its history may come in parts that are rewritten each from

@@ -1,8 +1,9 @@
 //! Briefs made between requests: ahead of need, never in anybody's way, used once they are there.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::proxy::sound;
 use super::record::nothing_is_lost;
@@ -148,8 +149,54 @@ fn a_request_that_comes_meanwhile_goes_first() {
     assert_eq!(answer.action(), "none");
     fake.wait_hung_up(1);
     assert_eq!(fake.last().body, next.body());
+    // The server worked for it, and did not tell how much.
+    let is_broken_off =
+        |event: &Value| event["data"]["role"] == "summary" && event["data"]["how"] == "it was broken off";
+    let events = proxy.eventually("/windowsill/events?kind=model_usage", |all| {
+        all["events"].as_array().is_some_and(|all| all.iter().any(is_broken_off))
+    });
+    let told = events["events"].as_array().unwrap().iter().find(|event| is_broken_off(event)).unwrap();
+    assert_eq!((&told["data"]["used"], &told["data"]["prompt_tokens"]), (&json!(false), &Value::Null), "{told}");
+    assert_eq!(proxy.get("/windowsill/report").ok().json()["upkeep_is_at_least"], true);
     // It is begun again behind that reply.
     fake.wait("another summary", |seen| seen.iter().filter(|s| s.is_summary()).count() == 2);
+}
+
+/// What is in the making when a person changes the view was begun for the view before: it is stopped, and takes the place of nothing.
+#[test]
+fn what_a_person_changes_meanwhile_stands() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let (gate, holds) = (Gate::default(), Arc::new(AtomicBool::new(false)));
+    let (held, is_held) = (gate.clone(), Arc::clone(&holds));
+    fake.script(move |seen| match seen.is_summary() && is_held.load(Ordering::SeqCst) {
+        true => Play::Wait(held.clone(), Box::new(Play::Usual)),
+        false => Play::Usual,
+    });
+    let proxy = TestProxy::before(&fake);
+    let grown = |sent: Chat, turns: std::ops::Range<u64>| {
+        turns.fold(sent, |sent, n| sent.assistant(&prose(n, 1_300)).user(&format!("And what about item {n}?")))
+    };
+    let sent = grown(chat().system("You are a helpful assistant.").user("Let us plan the garden."), 0..4);
+    let id = proxy.chat(&sent).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let base = format!("/windowsill/conversations/{id}");
+    proxy.post(&format!("{base}/compact"), &[], b"{}").ok();
+    holds.store(true, Ordering::SeqCst);
+    let sent = grown(sent, 4..11);
+    assert_eq!(proxy.chat(&sent).ok().action(), "none");
+    fake.wait("a brief ahead of need", |seen| seen.iter().filter(|seen| seen.is_summary()).count() == 2);
+    proxy.post(&format!("{base}/brief"), &[], br#"{"text": "The garden is planned. The code word is ZEBRA."}"#).ok();
+    holds.store(false, Ordering::SeqCst);
+    gate.open();
+    // Whether it was used or broken off, it is in the books.
+    proxy.eventually("/windowsill/events?kind=model_usage", |all| {
+        let summaries = all["events"].as_array().unwrap().iter().filter(|event| event["data"]["role"] == "summary");
+        summaries.count() == 2
+    });
+    // Had it gone on, it would have folded by now.
+    std::thread::sleep(std::time::Duration::from_millis(400));
+    let next = past_the_wall(sent);
+    assert_eq!(proxy.chat(&next).ok().action(), "summarize");
+    assert!(fake.last().json().to_string().contains("ZEBRA"), "{}", fake.last().json());
 }
 
 #[test]

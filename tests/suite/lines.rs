@@ -239,6 +239,8 @@ fn the_books_of_a_view_made_ahead_are_right() {
     let answer = loop {
         talk = turn(talk, u64::from(last), 1_300);
         let size = tokens(&talk.value());
+        // What was made ahead holds behind the reply that it was made from.
+        fake.set(|s| s.reply = prose(u64::from(size), 1_300));
         let answer = proxy.chat(&talk).ok();
         if answer.action().contains("summarize") {
             break answer;
@@ -262,7 +264,18 @@ fn the_books_of_a_view_made_ahead_are_right() {
     let data = &made[0]["data"];
     let of = |side: &str| data[side]["prompt"].as_u64().unwrap();
     let size = u64::from(tokens(&talk.value()));
-    assert!(of("before").abs_diff(size) < size / 20, "{} tokens came, and it says {data}", size);
+    assert!(of("before").abs_diff(size) < size / 40, "{} tokens came, and it says {data}", size);
+    // Nobody counted what would have been sent.
+    assert_eq!(data["before_source"], "estimated, calibrated", "{data}");
+    let id = answer.header("x-windowsill-conversation").unwrap();
+    let seen =
+        proxy.eventually(&format!("/windowsill/conversations/{id}/insight"), |seen| seen["rewrites"][0].is_object());
+    let told = seen["rewrites"][0]["told"].as_str().unwrap();
+    assert!(told.contains(": about ") && !told.contains("→ about"), "{told}");
+    assert_eq!(seen["did"]["freed_is_estimated"], true);
+    // Its reason tells the same.
+    let why = data["because"][0].as_str().unwrap();
+    assert!(why.contains(&format!("(about {} -> {} tokens", of("before"), of("after"))), "{why}");
     let forwarded = u64::from(tokens(&fake.last().json()));
     assert!(of("after").abs_diff(forwarded) < forwarded / 6, "{forwarded} tokens were forwarded, and it says {data}");
     assert_eq!(u64::from(header(&answer, "x-windowsill-prompt-tokens")), data["prompt_tokens"].as_u64().unwrap());

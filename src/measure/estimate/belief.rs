@@ -140,8 +140,9 @@ pub(super) struct Belief {
     mean: [f64; WEIGHTS],
     covariance: [[f64; WEIGHTS]; WEIGHTS],
     corrected: bool,
-    /// Whether the model's template writes the calls of tools, where that is known.
-    pub(super) calls: Option<bool>,
+    /// Whether the model's template writes the calls of tools, where that is known, and how often its server had been recognized
+    /// that told it.
+    pub(super) calls: Option<(bool, u64)>,
 }
 
 impl Default for Belief {
@@ -162,7 +163,7 @@ impl Belief {
 
     /// Whether calls are part of a prompt: nearly all templates write them.
     pub(super) fn writes_calls(&self) -> bool {
-        self.calls.unwrap_or(true)
+        self.calls.is_none_or(|(written, _)| written)
     }
 
     /// What a row most likely costs.

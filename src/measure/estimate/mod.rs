@@ -193,14 +193,15 @@ impl Estimates {
         self.models.lock().get(model).is_some_and(Belief::is_corrected)
     }
 
-    /// Whether a model's template writes the calls of tools; `None` where nobody has found out.
-    pub fn writes_calls(&self, model: &str) -> Option<bool> {
+    /// Whether a model's template writes the calls of tools, and how often its server had been recognized that told it; `None` where
+    /// nobody has found out.
+    pub fn writes_calls(&self, model: &str) -> Option<(bool, u64)> {
         self.models.lock().get(model).and_then(|belief| belief.calls)
     }
 
     /// Keeps whether a model's template writes the calls of tools: what it does not write costs nothing.
-    pub fn note_calls(&self, model: &str, written: bool) {
-        self.models.lock().get_or_insert_mut(model.to_owned(), Belief::default).calls = Some(written);
+    pub fn note_calls(&self, model: &str, told: (bool, u64)) {
+        self.models.lock().get_or_insert_mut(model.to_owned(), Belief::default).calls = Some(told);
     }
 
     /// Learns what the server counted.

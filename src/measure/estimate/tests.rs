@@ -231,7 +231,7 @@ fn calls_that_a_template_leaves_out_cost_nothing() {
     let (with, without, texts) = told();
     assert!(with > without + 5, "{with} {without}");
     assert_eq!(estimates.writes_calls("m"), None);
-    estimates.note_calls("m", false);
+    estimates.note_calls("m", (false, 1));
     let silent = told();
     assert_eq!(silent.0, silent.1);
     assert!(silent.2 < texts - 5.0, "{} {texts}", silent.2);
@@ -240,7 +240,7 @@ fn calls_that_a_template_leaves_out_cost_nothing() {
     assert_eq!(estimates.edit_cost("m", &conversation, &arguments), 0);
     assert_eq!(estimates.facts("m", &conversation, &edited, None).edit_costs, [0]);
     assert_eq!(estimates.writes_calls("another"), None);
-    estimates.note_calls("m", true);
+    estimates.note_calls("m", (true, 1));
     assert_eq!(told(), (with, without, texts));
 }
 

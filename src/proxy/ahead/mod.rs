@@ -21,7 +21,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-use super::state::gauge;
 use super::state::live::{Ahead, Brief, Making};
 use super::state::view::{Intent, Subject, make_view, planned};
 use super::traffic::Asked;
@@ -259,7 +258,9 @@ async fn make_brief(app: &Arc<App>, behind: &Behind) {
     let (unread, reply) = (left_out(&prepared.made.view), reply.filter(|_| read >= view.len()));
     let brief = Brief { covers, chain, text, seconds, reply, unread };
     app.lives.with(&prepared.id, |l| {
-        l.work.brief = Some(brief);
+        if l.work.steered == prepared.history.seen.steered {
+            l.work.brief = Some(brief);
+        }
         l.work.stopped = 0;
     });
 }
@@ -298,16 +299,26 @@ async fn fold_ahead(app: &Arc<App>, behind: &Behind) {
     let ahead = Ahead {
         depth: prepared.history.chain.len(),
         chain: tip,
+        of: prepared.made.view.mark(),
         reply: app.lives.with(&prepared.id, |l| l.work.brief.as_ref().filter(|b| b.chain == tip).and_then(|b| b.reply)),
         view: View { bare: false, ..applied.view },
         originals: applied.originals,
         layers: attempt::layers(&plan, prepared.policy.policy.strategy),
-        because: why.iter().filter_map(Pace::why).map(str::to_owned).chain(gauge::foreseen(&plan.because)).collect(),
+        because: (why.as_ref().and_then(Pace::why).map(str::to_owned), plan.because.clone()),
         regions: (plan.before, plan.after),
         seconds: waited,
         tokens: None,
     };
-    app.lives.with(&prepared.id, |l| l.work.ahead = Some(ahead));
+    let stands = app.lives.with(&prepared.id, |l| {
+        let stands = l.work.steered == prepared.history.seen.steered;
+        if stands {
+            l.work.ahead = Some(ahead);
+        }
+        stands
+    });
+    if !stands {
+        return;
+    }
     let tokens = prefill(app, behind, &request, &out).await;
     app.lives.with(&prepared.id, |l| {
         let seconds = waited + started.elapsed().as_secs_f64();

@@ -17,7 +17,7 @@ use crate::clock::now_ms;
 use crate::config::Resolved;
 use crate::conversation::edit::View;
 use crate::conversation::{Digest, Tokens};
-use crate::measure::tokens;
+use crate::measure::{Known, tokens};
 use crate::plan::reason::AskedBy;
 use crate::plan::{Action, Because, Counting, Facts, Lines, Plan, Regions, Strategy};
 use crate::proxy::state::gauge::{reasons, regions};
@@ -25,6 +25,7 @@ use crate::proxy::state::live::Unmade;
 use crate::proxy::state::standing::{Held, Standing, held, standing_of};
 use crate::proxy::state::steer::{Steer, When};
 use crate::proxy::state::view::{Intent, Subject, make_view, planned};
+use crate::proxy::turn::attempt::fingerprint;
 use crate::proxy::turn::brief::{Ask, ask_for_brief, folded, is_asked, left_out};
 use crate::proxy::turn::save::{counted_edits, depth, rounded};
 use crate::proxy::turn::situation::{Situation, of_record};
@@ -289,7 +290,7 @@ async fn fold_now(app: &App, ground: &Ground, fold: &Fold<'_>, started: Instant)
     let done = json!({
         "conversation": ground.row.id, "before": price.before, "after": price.after,
         "evaluated_again": price.again, "counted": price.counted, "cache": price.cache.as_str(), "written_by_a_model": written.is_some(),
-        "because": reasons(&because, price.before, price.after), "brief": view.brief().map(str::to_owned),
+        "because": reasons(&because, (price.before, !price.counted), price.after), "brief": view.brief().map(str::to_owned),
     });
     let asked = Asked { by: AskedBy::User, action: "summarize", because, focus: fold.focus, undoes: None, started };
     let batch = Batch { originals, ..Batch::default() };
@@ -448,8 +449,8 @@ pub(in crate::proxy) async fn record_view(
     let gauge = gauge_at(app, ground, &view, price);
     let data = json!({
         "action": asked.action, "asked_by": asked.by.as_str(),
-        "because": reasons(&asked.because, price.before, price.after), "model": row.model,
-        "before": regions(&was.regions), "after": regions(&gauge.regions), "focus": asked.focus,
+        "because": reasons(&asked.because, (price.before, !price.counted), price.after), "model": row.model,
+        "before": regions(&was.regions), "before_source": was.source, "after": regions(&gauge.regions), "focus": asked.focus,
         "prompt_tokens": price.after, "prompt_tokens_source": gauge.source,
         "seconds": rounded(asked.started.elapsed().as_secs_f64()), "depth": depth(&view), "was": old.mark().hex(),
         "undoes": asked.undoes,
@@ -461,6 +462,10 @@ pub(in crate::proxy) async fn record_view(
         // Why nothing was done to the prompt of the last request says nothing of this one.
         state["waits"] = json!(undecided(ground, price.after));
     }
+    let known = price.counted.then(|| {
+        let print = fingerprint(&view, &ground.situation.key);
+        (tip, print, Known { messages: chain.len(), tokens: price.after })
+    });
     let now_ms = now_ms();
     let event = Event { now_ms, conversation: Some(row.id.clone()), kind: "context_compaction".into(), data };
     let update = ConversationUpdate { tip, depth: chain.len(), state: state.to_string(), ..unchanged(row, now_ms) };
@@ -469,7 +474,12 @@ pub(in crate::proxy) async fn record_view(
     app.store.record(batch).await?;
     app.metrics.rewrote(asked.action);
     // What was made ahead was made for the view before.
-    app.lives.with(&row.id, |live| (live.work.ahead, live.work.brief, live.work.draft) = (None, None, None));
+    app.lives.steer(&row.id);
+    app.lives.with(&row.id, |live| {
+        live.work.draft = None;
+        // The next request goes on from what was counted now.
+        live.prompt.known = known.or(live.prompt.known);
+    });
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 //! prompt that request will have is made here as it will be made there, and compared with the one that the server holds.
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 
 use super::compact::Ground;
@@ -15,6 +16,8 @@ use crate::plan::Lines;
 use crate::plan::rewrite::{self, Out};
 use crate::proxy::state::gauge::{Gauge, Marks};
 use crate::proxy::state::steer::When;
+use crate::proxy::turn::counted_head::count_brief;
+use crate::proxy::turn::situation::Situation;
 use crate::proxy::{App, grouped};
 use crate::wire::openai_chat::{self, Request};
 
@@ -50,6 +53,8 @@ impl Price {
 
 /// What it costs to have this view with the next request.
 pub(in crate::proxy) async fn price_of(app: &App, ground: &Ground, view: &View) -> Price {
+    let Situation { upstream, key, own, .. } = &ground.situation;
+    count_brief(app, upstream, (key, own.as_deref()), &ground.request, view).boxed().await;
     let price = price_in_place(app, ground, view).await;
     let cache = cache_of(app, &ground.row, (&ground.situation.upstream, &ground.request.model)).await;
     Price { again: if cache.reads_all() { price.after } else { price.again }, cache, ..price }
@@ -69,8 +74,11 @@ async fn price_in_place(app: &App, ground: &Ground, view: &View) -> Price {
     let (Some(before), Some(after)) = sizes else {
         return estimated_price(app, ground, view, (&held, &old, &next));
     };
-    let shared = shared(app, ground, &held, &next).await.unwrap_or_else(|| estimate(&next.out[..same(&held, &next)]));
-    let again = after.saturating_sub(shared);
+    let again = match shared(app, ground, &held, &next).await {
+        Some(shared) => after.saturating_sub(shared),
+        // A server may refuse to count a history that ends anywhere.
+        None => again_by_share(ground, (&held, &next), after),
+    };
     // A price goes on from what the gauge says. Without the head, only the difference is known anyway.
     let follows = !ground.has_head || ground.gauge_is_of_the_record();
     let outside = if follows { i64::from(ground.gauge()) - i64::from(before) } else { 0 };
@@ -86,16 +94,16 @@ fn estimated_price(app: &App, ground: &Ground, view: &View, (held, old, next): (
     let before = ground.gauge();
     let more = planned(view) - planned(ground.old()) + tool(next) - tool(old);
     let after = Tokens::try_from((i64::from(before) + more).max(0)).unwrap_or(Tokens::MAX);
-    let shared = same(held, next);
-    let messages = after.saturating_sub(ground.fixed());
-    let again = match held.tools == next.tools {
-        true => {
-            let share = f64::from(estimate(&next.out[shared..])) / f64::from(estimate(&next.out).max(1));
-            super::compact::scaled(messages, share)
-        }
-        false => after,
-    };
-    Price { before, after, again, counted: false, cache: Cache::Held }
+    Price { before, after, again: again_by_share(ground, (held, next), after), counted: false, cache: Cache::Held }
+}
+
+/// About the tokens of a prompt of `after` tokens that are evaluated again: the share of its messages that the server does not hold.
+fn again_by_share(ground: &Ground, (held, next): (&Prompt, &Prompt), after: Tokens) -> Tokens {
+    if held.tools != next.tools {
+        return after;
+    }
+    let share = f64::from(estimate(&next.out[same(held, next)..])) / f64::from(estimate(&next.out).max(1));
+    super::compact::scaled(after.saturating_sub(ground.fixed()), share)
 }
 
 /// Tokens of the tool that reads back what left the prompt.

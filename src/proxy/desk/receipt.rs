@@ -133,6 +133,8 @@ struct Model {
     completion: u64,
     /// Evaluated and generated for briefs and digests.
     upkeep: u64,
+    /// Whether one of these told no counts.
+    untold: bool,
     milliseconds: u64,
     /// What the server evaluated in how many milliseconds of its own clock, where it said both.
     timed: (f64, f64),
@@ -151,6 +153,7 @@ impl Model {
         self.evaluated += other.evaluated;
         self.completion += other.completion;
         self.upkeep += other.upkeep;
+        self.untold |= other.untold;
         self.milliseconds += other.milliseconds;
         self.timed = (self.timed.0 + other.timed.0, self.timed.1 + other.timed.1);
     }
@@ -215,6 +218,8 @@ impl Sums {
                         model.timed = (model.timed.0 + tokens, model.timed.1 + ms);
                     }
                 } else {
+                    let told = ["prompt_tokens", "evaluated_tokens", "completion_tokens"].map(|key| data[key].as_u64());
+                    model.untold |= data["role"].is_string() && told.iter().all(Option::is_none);
                     model.upkeep += n(&data["evaluated_tokens"]) + n(&data["completion_tokens"]);
                 }
                 model.milliseconds += n(&data["milliseconds"]);
@@ -245,6 +250,7 @@ impl Sums {
             .map(|(name, m)| {
                 json!({"model": name, "requests": m.turns, "turns": m.turns, "prompt_tokens": m.prompt, "cached_tokens": m.cached,
                     "evaluated_tokens": m.evaluated, "completion_tokens": m.completion, "upkeep_tokens": m.upkeep,
+                    "upkeep_is_at_least": m.untold,
                     "milliseconds": m.milliseconds, "not_waited_seconds": m.not_waited()})
             })
             .collect();
@@ -254,9 +260,9 @@ impl Sums {
         json!({
             "shadow": if self.shadow.requests > 0 { shadow } else { Value::Null },
             "since_ms": since_ms, "conversations": self.conversations.len(), "requests": self.turns, "turns": self.turns, "rewrites": self.rewrites.count(),
-            "sent_tokens": self.sent, "kept_out_tokens": self.rewrites.freed(), "recalls": self.recalls, "recalls_found": self.recalls_found,
+            "sent_tokens": self.sent, "kept_out_tokens": self.rewrites.freed(), "kept_out_is_estimated": self.rewrites.freed_is_estimated(), "recalls": self.recalls, "recalls_found": self.recalls_found,
             "read_back_tokens": self.read_back, "evaluated_again_tokens": self.again, "recalled_ahead": self.ahead.0, "recalled_ahead_tokens": self.ahead.1,
-            "upkeep_tokens": self.models.values().map(|m| m.upkeep).sum::<u64>(),
+            "upkeep_tokens": self.models.values().map(|m| m.upkeep).sum::<u64>(), "upkeep_is_at_least": self.models.values().any(|m| m.untold),
             "cached_tokens": self.models.values().map(|m| m.cached).sum::<u64>(),
             "prompt_tokens": self.models.values().map(|m| m.prompt).sum::<u64>(),
             // A sum of nothing is -0.0.
@@ -313,5 +319,11 @@ mod tests {
         // A request says itself what its client sent, whatever was rewritten before.
         sums.add(&event("model_usage", json!({"role": "main", "prompt_tokens": 30, "client_tokens": 100})));
         assert_eq!(sums.json(0)["sent_tokens"], 570);
+        assert_eq!(sums.json(0)["upkeep_is_at_least"], false);
+        sums.add(&event(
+            "model_usage",
+            json!({"role": "summary", "by": "m", "prompt_tokens": null, "milliseconds": 900}),
+        ));
+        assert_eq!(sums.json(0)["upkeep_is_at_least"], true, "it was broken off");
     }
 }

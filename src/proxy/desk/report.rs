@@ -124,7 +124,7 @@ async fn dry(app: &Arc<App>, body: Bytes, model: Option<&str>, attempt: Attempt)
         "window": prepared.window.tokens, "window_source": prepared.window.source,
         "profile": prepared.policy.profile,
         "action": prepared.action(), "because": prepared.told.because, "waits": prepared.told.waits,
-        "before": regions(&prepared.made.before), "after": regions(&prepared.made.after),
+        "before": regions(&prepared.made.before.0), "after": regions(&prepared.made.after),
         "prompt_tokens": prepared.made.tokens, "source": prepared.made.sureness.as_str(),
         "edits": prepared.made.view.edits.iter().map(edit_json).collect::<Vec<_>>(),
         "messages_forwarded": prepared.made.out.len(),

@@ -43,6 +43,8 @@ struct Change {
     was: Option<String>,
     before: u64,
     after: u64,
+    /// What was there before was only estimated.
+    rough: bool,
     /// What was forwarded was only estimated, and no reply has told it yet.
     open: bool,
     /// What was forwarded, where a reply told it.
@@ -126,6 +128,12 @@ impl Rewrites {
         u64::try_from(self.0.values().map(|changes| changes.balance).sum::<i64>()).unwrap_or(0)
     }
 
+    /// Whether that is an estimate: of one that stands, a size was never counted.
+    pub(in crate::proxy) fn freed_is_estimated(&self) -> bool {
+        let mut all = self.0.values().flat_map(|changes| &changes.all);
+        all.any(|change| change.is_booked() && (change.rough || change.open))
+    }
+
     /// Tokens of what the client of a conversation sent, where its prompt had so many and an older version did not say.
     pub(in crate::proxy) fn sent(&self, conversation: &Option<String>, prompt: u64) -> u64 {
         prompt.saturating_add_signed(self.0.get(conversation).map_or(0, |changes| changes.balance))
@@ -188,7 +196,7 @@ impl Changes {
     fn book(&mut self, at: usize, sign: i64) {
         let signed = |tokens: u64| i64::try_from(tokens).unwrap_or(i64::MAX);
         let change = &self.all[at];
-        if change.what != What::Recall && !change.undone {
+        if change.is_booked() {
             self.count = self.count.saturating_add_signed(sign);
             self.balance += sign * signed(change.before).saturating_sub(signed(change.after));
         }
@@ -214,10 +222,16 @@ impl Change {
             was: data["was"].as_str().map(str::to_owned),
             before: size("before"),
             after: size("after"),
+            rough: is_rough(data),
             open: is_open(data),
             told: None,
             undone: false,
         })
+    }
+
+    /// Whether it is in the books.
+    fn is_booked(&self) -> bool {
+        self.what != What::Recall && !self.undone
     }
 
     /// Whether an undo may be about it. An older version did not say which view something came back to.
@@ -307,7 +321,7 @@ fn in_words(data: &Value, words: impl Fn(&Rewrite<'_>) -> String) -> String {
         action: data["action"].as_str().unwrap_or_default(),
         because: &because,
         tokens: (tokens(&data["before"]["prompt"]).unwrap_or(0), tokens(&data["after"]["prompt"]).unwrap_or(0)),
-        estimated: is_open(data),
+        estimated: (is_rough(data), is_open(data)),
         reserved: tokens(&data["before"]["output_reserved"]).unwrap_or(0),
         window: tokens(&data["window"]),
         asked_by: data["asked_by"].as_str().and_then(AskedBy::read),
@@ -330,9 +344,19 @@ fn is_pin(event: &EventRow) -> bool {
     matches!(event.data["action"].as_str(), Some("pin" | "unpin"))
 }
 
+/// Whether the size of the prompt before a rewrite was only estimated. An older version did not say.
+fn is_rough(data: &Value) -> bool {
+    is_estimate(&data["before_source"])
+}
+
 /// Whether the size of the prompt after a rewrite was only estimated.
 fn is_open(data: &Value) -> bool {
-    data["prompt_tokens_source"].as_str().is_some_and(|source| source.starts_with("estimated"))
+    is_estimate(&data["prompt_tokens_source"])
+}
+
+/// What [`Sureness::as_str`] says of an estimate.
+fn is_estimate(source: &Value) -> bool {
+    source.as_str().is_some_and(|source| source.starts_with("estimated"))
 }
 
 /// Regions that add up to another prompt.
@@ -412,6 +436,29 @@ mod tests {
         );
         let exact = [rewrite("clear", 15_435, 5_035, COUNTED), reply(5_040)];
         assert_eq!(sums(&exact), (1, 10_400), "a count stands");
+    }
+
+    #[test]
+    fn sums_of_what_nobody_counted_are_told_as_estimates() {
+        let is_estimated = |events: &[EventRow]| {
+            let mut sums = Rewrites::default();
+            in_order(events).iter().for_each(|event| sums.add(event));
+            sums.freed_is_estimated()
+        };
+        let with_source = |source: &str, mut event: EventRow| {
+            event.data["before_source"] = json!(source);
+            event
+        };
+        let clear = from("0", rewrite("clear", 900, 500, COUNTED));
+        assert!(!is_estimated(&[clear.clone(), with_source(COUNTED, clear.clone())]));
+        let open = rewrite("clear", 500, 300, "estimated");
+        assert!(is_estimated(std::slice::from_ref(&open)));
+        assert!(!is_estimated(&[open, reply(280)]), "a reply told it");
+        let ahead = with_source("estimated, calibrated", from("1", rewrite("summarize", 800, 300, COUNTED)));
+        let all = [clear, ahead, reply(310)];
+        assert!(is_estimated(&all));
+        assert_eq!(told(&in_order(&all))[1]["told"], "Folded older messages: about 800 → 300 tokens.");
+        assert!(!is_estimated(&[&all[..], &[undo("1", 310, 800)]].concat()), "what was undone is in no sum");
     }
 
     #[test]

@@ -456,6 +456,7 @@ fn did(events: &[EventRow], turns: &[Value], rewrites: &Rewrites) -> Value {
     let missed = events.iter().filter(|e| e.kind == "recall" && e.data["outcome"] != "found").count();
     json!({
         "compactions": rewrites.count(), "layers": layers, "freed_tokens": rewrites.freed(),
+        "freed_is_estimated": rewrites.freed_is_estimated(),
         "recalls": of("recall"), "recalls_missed": missed, "recalled_ahead": of("recalled_ahead"), "requests": turns.len(), "turns": turns.len(),
         "warnings": {
             "silent_truncation": of("silent_truncation"), "window_changed": of("window_changed"),

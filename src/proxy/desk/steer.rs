@@ -219,7 +219,7 @@ fn facts_with(app: &App, ground: &Ground, view: &View) -> Facts {
 /// Notes in the trace that a person changed what is wanted of a conversation.
 pub(in crate::proxy) fn note_steered(app: &App, id: &str, action: &str, when: When) {
     // What was made ahead was made for what was wanted before.
-    app.lives.with(id, |live| (live.work.ahead, live.work.brief) = (None, None));
+    app.lives.steer(id);
     let data = json!({"action": action, "when": when});
     let event = Event { now_ms: now_ms(), conversation: Some(id.to_owned()), kind: "steered".into(), data };
     if let Err(e) = app.store.record_later(Batch { events: vec![event], ..Batch::default() }) {

@@ -76,7 +76,7 @@ pub(super) async fn compacted(
     });
     let mark = marked(&app, tip, &text)?;
     let usage = Usage {
-        prompt: Some(u64::from(prepared.made.before.prompt())),
+        prompt: Some(u64::from(prepared.made.before.0.prompt())),
         completion: Some(u64::from(written)),
         ..Usage::default()
     };
@@ -136,7 +136,7 @@ pub(super) async fn is_due(
             return Ok(false);
         }
     };
-    let (before, lines) = (&prepared.made.before, &prepared.made.lines);
+    let (before, lines) = (&prepared.made.before.0, &prepared.made.lines);
     let tokens = u64::from(before.prompt().max(prepared.made.tokens));
     let passed = tokens >= threshold.unwrap_or(u64::from(lines.summarize_at));
     let folds = prepared.told.actions.contains(&"summarize");

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::conversation::edit::View;
 use crate::conversation::{Digest, Tokens};
 use crate::measure::{Measure, ModelKey, own};
-pub(in crate::proxy) use crate::plan::reason::{foreseen, reasons};
+pub(in crate::proxy) use crate::plan::reason::reasons;
 use crate::plan::rewrite::{ACKNOWLEDGED, acknowledges};
 use crate::plan::{Kept, Regions};
 use crate::recall;
@@ -114,9 +114,7 @@ impl Marks {
         // The model's vocabulary counts a brief by itself: its share of the whole prompt's count is as wrong as the estimates of the rest.
         let brief = view.brief().map(|brief| {
             let mark = mark("brief", &mut std::iter::once(brief.as_bytes()));
-            // What the assistant says behind it is nobody's words.
-            let ours = if acknowledges(&request.conversation.body, view) { ACKNOWLEDGED } else { "" };
-            let counted = || Some(own?.text(brief)?.saturating_add(own?.text(ours)?));
+            let counted = || Some(own?.text(brief)?.saturating_add(own?.text(acknowledgment(request, view))?));
             (mark, measure.firsts.of(&mark).or_else(counted))
         });
         let tools = mark("tools", &mut request.own_tools().into_iter().map(|tools| &tools[..]));
@@ -133,6 +131,11 @@ impl Marks {
         });
         let system = mark("system", &mut request.conversation.system.iter().map(|m| &m.bytes()[..]));
         Marks { system, tools, has_tools, brief, ours }
+    }
+
+    /// What stands for the brief of a view: its words, and what the assistant says behind it.
+    pub(in crate::proxy) fn brief_of(request: &Request, view: &View) -> Option<String> {
+        view.brief().map(|brief| [brief, acknowledgment(request, view)].concat())
     }
 
     /// Tokens of the tool that reads back what left the prompt, once it is there. None where the client's own tools take none: the
@@ -178,6 +181,11 @@ impl Marks {
         let brief = self.brief.iter().map(|(mark, _)| *mark);
         [self.system, self.tools].into_iter().chain(brief).chain(ours).collect()
     }
+}
+
+/// What the assistant says behind a brief, which is nobody's words.
+fn acknowledgment(request: &Request, view: &View) -> &'static str {
+    if acknowledges(&request.conversation.body, view) { ACKNOWLEDGED } else { "" }
 }
 
 #[cfg(test)]

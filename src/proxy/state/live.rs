@@ -25,7 +25,7 @@ use crate::conversation::{Digest, Message, Plainness, Tokens};
 use crate::guard::books::Books;
 use crate::guard::triggers::{Folded, Pace};
 use crate::measure::{Known, ModelKey};
-use crate::plan::Regions;
+use crate::plan::{Because, Regions};
 use crate::proxy::traffic::Using;
 use crate::recall::missed::Kind;
 use crate::store::Original;
@@ -187,6 +187,8 @@ pub(in crate::proxy) struct Ahead {
     pub(in crate::proxy) depth: usize,
     /// The chain hash of the last of them.
     pub(in crate::proxy) chain: Digest,
+    /// The mark of the view that it goes on from.
+    pub(in crate::proxy) of: Digest,
     /// The reply behind it that its brief was made from, where it was.
     pub(in crate::proxy) reply: Option<Reply>,
     /// The complete view.
@@ -195,8 +197,8 @@ pub(in crate::proxy) struct Ahead {
     pub(in crate::proxy) originals: Vec<Original>,
     /// The layers that acted.
     pub(in crate::proxy) layers: Vec<&'static str>,
-    /// Why.
-    pub(in crate::proxy) because: Vec<String>,
+    /// Why it was due, where that is no line; and what its plan says.
+    pub(in crate::proxy) because: (Option<String>, Vec<Because>),
     /// The prompt before and after.
     pub(in crate::proxy) regions: (Regions, Regions),
     /// Seconds that it took: its brief, and having it evaluated.
@@ -381,6 +383,8 @@ pub(in crate::proxy) struct Work {
     pub(in crate::proxy) stopped: u32,
     /// A view made ahead.
     pub(in crate::proxy) ahead: Option<Ahead>,
+    /// How often a person changed its view, or what is wanted of it: what was begun before that is not for what stands now.
+    pub(in crate::proxy) steered: u64,
     /// The fold that is due after the next reply, if one is.
     pub(in crate::proxy) fold_due: Option<Pace>,
     /// Why no model wrote a brief of it the last time, where none did.
@@ -556,6 +560,19 @@ impl LiveConversations {
                 l.work.stopped = (l.work.stopped + 1).min(DOUBLED);
             }
             making
+        });
+        if let Some(making) = making {
+            making.cancel.cancel();
+        }
+    }
+
+    /// Notes that a person changed the view of a conversation, or what is wanted of it. What was made ahead, or is in the making, was for
+    /// what stood before.
+    pub(in crate::proxy) fn steer(&self, id: &str) {
+        let making = self.with(id, |l| {
+            (l.work.ahead, l.work.brief) = (None, None);
+            l.work.steered += 1;
+            l.work.making.take_if(|m| !m.is_waited_for())
         });
         if let Some(making) = making {
             making.cancel.cancel();

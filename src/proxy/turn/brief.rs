@@ -156,6 +156,8 @@ struct Covered {
     tip: Digest,
     /// Those of all.
     chain: Vec<Digest>,
+    /// How often a person had changed the conversation when these were looked up.
+    steered: u64,
 }
 
 /// Who writes a brief, and how that one is asked.
@@ -246,6 +248,7 @@ fn needed(app: &App, draft: &Draft<'_>, plan: &Plan, (window, patience): (Tokens
             to,
             tip: *situation.history.chain.get(to.checked_sub(1)?)?,
             chain: situation.history.chain.get(..to)?.to_vec(),
+            steered: situation.history.seen.steered,
         },
         view_tokens: plan.before.prompt(),
         window,
@@ -327,7 +330,11 @@ async fn ask_needed(app: &App, needed: Needed) {
     let Some(chain) = covers.checked_sub(1).and_then(|last| chain.get(last)).copied() else { return };
     let seconds = started.elapsed().as_secs_f64();
     let brief = Brief { covers, chain, text, seconds, reply: None, unread: left_out(old) };
-    app.lives.with(&needed.id, |l| l.work.brief = Some(brief));
+    app.lives.with(&needed.id, |l| {
+        if l.work.steered == needed.of.steered {
+            l.work.brief = Some(brief);
+        }
+    });
 }
 
 /// A brief that was made ahead for a history that this one goes on, where it goes farther than what its view tells.
@@ -378,6 +385,7 @@ pub(in crate::proxy) async fn ask_for_brief(app: &App, ask: &Ask<'_>) -> Option<
         retry: ask.waited_for.is_none() && (ask.spare_slot || model.is_some()),
         spare_slot: slots.spare,
     };
+    let mut asking = Asking { app, ask, by: (&upstream, name), started, answered: false };
     let answer = match &errand {
         None => summarizer::ask(&job).await,
         Some(errand) => tokio::select! {
@@ -385,11 +393,31 @@ pub(in crate::proxy) async fn ask_for_brief(app: &App, ask: &Ask<'_>) -> Option<
             answer = summarizer::ask(&job) => answer,
         },
     };
+    asking.answered = true;
     app.turn.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).note(answer.text.is_some());
     note_summary(app, ask, (&upstream, name), &answer, started.elapsed());
     let Some(text) = answer.text else { return not_summarized(app, ask.id, &format!("{who}: {}", answer.how)) };
     app.lives.with(ask.id, |l| l.work.unsummarized = None);
     Some((Arc::from(text), answer.read))
+}
+
+/// A question for a brief that is under way. Where nobody waits for the answer any more, what it took is accounted for, too: the server
+/// worked, and did not tell how much.
+struct Asking<'a> {
+    app: &'a App,
+    ask: &'a Ask<'a>,
+    by: (&'a Upstream, &'a str),
+    started: Instant,
+    answered: bool,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            let answer = summarizer::Answer::broken_off();
+            note_summary(self.app, self.ask, self.by, &answer, self.started.elapsed());
+        }
+    }
 }
 
 /// A server and its model as it is told, by the server's own name for it: a client may call it as it likes.

@@ -2,6 +2,7 @@
 //! it is by what its calls have.
 
 use bytes::Bytes;
+use http::StatusCode;
 use serde_json::json;
 
 use super::drafts::Draft;
@@ -17,30 +18,35 @@ const ARGUMENTS: [&str; 2] = ["{}", r#"{"path": "one two three four five six sev
 /// A template that writes calls makes at least so many tokens more of the longer ones.
 const TELLING: Tokens = 4;
 
-/// Asks the server whether its template writes calls, where the history has some and that is not known: true where it does not. It
-/// counts a short request with one call, and the same with longer arguments.
+/// Asks the server whether its template writes calls, where the history has some and that is not known of the server as it is now:
+/// true where that changes what is known. It counts a short request with one call, and the same with longer arguments.
 pub(in crate::proxy) async fn learned_of_calls(app: &App, draft: &Draft<'_>) -> bool {
     let Situation { upstream, key, .. } = draft.situation;
     let has_calls = draft.request.conversation.body.iter().any(|message| !message.calls.is_empty());
-    if !has_calls || app.measure.writes_calls(key).is_some() || !upstream.can_count() {
+    let recognized = upstream.recognized();
+    if !has_calls || app.measure.knows_calls(key, recognized) || !upstream.can_count() {
         return false;
     }
+    let was = app.measure.writes_calls(key).unwrap_or(true);
     let mut counted = [0; 2];
     for (tokens, arguments) in counted.iter_mut().zip(ARGUMENTS) {
         match upstream.count(&openai_chat::write(&draft.request, &called_with(arguments), &[])).await {
             Ok(told) => *tokens = told,
-            // A template that takes no such messages says nothing of calls.
-            Err(Error::Status { .. }) => {
-                app.measure.note_calls(key, true);
-                return false;
+            // A template that takes no such messages says nothing of calls. Older servers answer 500 where a template fails.
+            Err(Error::Status { status, .. })
+                if matches!(status, StatusCode::BAD_REQUEST | StatusCode::INTERNAL_SERVER_ERROR) =>
+            {
+                app.measure.note_calls(key, true, recognized);
+                return !was;
             }
+            // Anything else may pass: it is asked again.
             Err(_) => return false,
         }
     }
     let [short, long] = counted;
     let is_written = long >= short.saturating_add(TELLING);
-    app.measure.note_calls(key, is_written);
-    !is_written
+    app.measure.note_calls(key, is_written, recognized);
+    is_written != was
 }
 
 /// The shortest history with a call of these arguments.

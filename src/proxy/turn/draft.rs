@@ -104,10 +104,13 @@ async fn fitted(
             Some(exact) => exact,
             None => (estimated(app, draft, fitting.facts(), &view, conversation, &plan), sureness),
         };
-        fitting.doubts(match sureness {
+        let doubt = match sureness {
             Sureness::OwnUnchecked(_) => own::doubt(out.len(), window, draft.request.conversation.tools.is_some()),
             _ => 0,
-        });
+        };
+        // What a server refused was counted before, too.
+        let refused = matches!(draft.situation.attempt, Attempt::Emergency { .. });
+        fitting.doubts(doubt, refused || !sureness.is_exact());
         debug!(tokens, planned = plan.after.prompt(), "made a view");
         let added = ours.tokens().saturating_sub(if began.offered { began.recall } else { 0 });
         let made = Drafted { view, originals, out, body, tokens, sureness, added, plan: plan.clone(), lowered: None };

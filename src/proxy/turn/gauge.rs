@@ -23,14 +23,14 @@ pub(in crate::proxy) fn settle(measure: &Measure, prepared: &mut Prepared, attem
         marks.note(measure, &prepared.made.after);
     }
     // Before, the tool of ours was not there; and what stands by index now stood there whole.
-    let before = prepared.made.before;
+    let before = prepared.made.before.0;
     let client = Marks { ours: None, brief: None, ..marks }.kept(measure);
     let kept = Kept {
         system: if prepared.head.indexed.is_some() { Some(before.system) } else { client.system },
         tools: if prepared.head.admitted.is_some() { Some(before.tools) } else { client.tools },
         brief: Some(before.brief),
     };
-    prepared.made.before = before.settled(kept, before.prompt());
+    prepared.made.before.0 = before.settled(kept, before.prompt());
 }
 
 /// About what the tools of ours take in a prepared request.

@@ -40,10 +40,19 @@ const LAST_WORDS: usize = 2;
 /// Messages that a history has in common with another of its session, at least, to be the same though they begin differently.
 const KEPT: usize = 3;
 
+/// What stood when a history was looked up: what comes after it counts as not known.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::proxy) struct Seen {
+    /// How far a shared record was known.
+    pub(in crate::proxy) record: Option<u64>,
+    /// How often a person had changed its view, or what is wanted of it.
+    pub(in crate::proxy) steered: u64,
+}
+
 /// What is known of a history before anything is planned.
 pub(in crate::proxy) struct History {
-    /// How far a shared record was known when this was looked up.
-    pub(in crate::proxy) seen: Option<u64>,
+    /// What stood when this was looked up.
+    pub(in crate::proxy) seen: Seen,
     /// Chain hash of each prefix of the body.
     pub(in crate::proxy) chain: Vec<Digest>,
     /// Where the record knew it before.
@@ -74,7 +83,7 @@ impl History {
     /// That of a conversation of the record, as far as it is known there.
     pub(in crate::proxy) fn of_record(row: &ConversationRow, chain: Vec<Digest>, stored: View) -> History {
         History {
-            seen: None,
+            seen: Seen::default(),
             chain,
             located: None,
             repeats_a_beginning: false,
@@ -155,6 +164,7 @@ pub(in crate::proxy) async fn history(
         }
         _ => None,
     };
+    let seen = Seen { record: seen, steered: app.lives.with(&id, |live| live.work.steered) };
     let mut stored = app.store.view(&chain)?.map(|(_, view)| View::clone(&view)).unwrap_or_default();
     if let Some(carried) = &carried {
         stored.changing.clone_from(&carried.changing);
@@ -162,7 +172,8 @@ pub(in crate::proxy) async fn history(
     let carried = carried.filter(|view| !view.edits.is_empty());
     let counted_by = switched.is_none().then_some(&key);
     let forwarded = located.as_ref().map_or(0, |l| l.depth);
-    let ahead = ahead(app, &id, (&chain, &request.conversation.body), forwarded, attempt, counted_by);
+    let goes_on_from = (&stored, forwarded);
+    let ahead = ahead(app, &id, (&chain, &request.conversation.body), goes_on_from, attempt, counted_by);
     let conversation = &request.conversation;
     let client_marks = client_marks(conversation.tools.as_deref(), &conversation.system, &conversation.body);
     let respelled = match &located {
@@ -300,18 +311,20 @@ fn are_ours(app: &App, id: &str, messages: impl Iterator<Item = usize>) -> Resul
     Ok(true)
 }
 
-/// The view that was made ahead for what now comes, if it is the next request: longer than what was forwarded.
+/// The view that was made ahead for what now comes, if it is the next request: longer than what was forwarded, and in the view that
+/// this one goes on from.
 /// `counted_by`: the model that evaluated it, if it is still the one that is asked.
 fn ahead(
     app: &App,
     id: &str,
     (chain, body): (&[Digest], &[Message]),
-    forwarded: usize,
+    (stored, forwarded): (&View, usize),
     attempt: Attempt,
     counted_by: Option<&ModelKey>,
 ) -> Option<Ahead> {
     let goes_on = |a: &Ahead| a.depth == forwarded && chain.len() > a.depth && chain.get(a.depth - 1) == Some(&a.chain);
-    let fits = |a: &mut Ahead| goes_on(a) && a.reply.is_none_or(|reply| reply.is_in(body));
+    let is_of = |a: &Ahead| a.of == stored.mark();
+    let fits = |a: &mut Ahead| goes_on(a) && is_of(a) && a.reply.is_none_or(|reply| reply.is_in(body));
     app.lives.with(id, |live| {
         let ahead = live.work.ahead.take_if(|a| attempt == Attempt::First && fits(a))?;
         if let (Some(tokens), Some(key)) = (ahead.tokens, counted_by) {

@@ -17,8 +17,8 @@ use super::history::known;
 use super::rules::{Ruled, put_rules, scope};
 use super::situation::Situation;
 use super::steering::{Granted, grant};
-use crate::conversation::Tokens;
-use crate::conversation::edit::View;
+use crate::conversation::edit::{Edit, View};
+use crate::conversation::{Conversation, Tokens};
 use crate::measure::count::Counted;
 use crate::measure::{self, Sureness, spread, tokens};
 use crate::plan::rewrite;
@@ -37,6 +37,9 @@ const COUNT_FROM: f64 = 0.9;
 /// The longest request that is counted with the model's own vocabulary far from any line, too (bytes): some milliseconds. Of a
 /// longer one, what was reported of its beginning is kept, and what is new is estimated.
 const COUNTED_ANYWAY: usize = 16 * 1024;
+
+/// About the bytes of a message around its text.
+const AROUND: usize = 64;
 
 /// The longest request of which each message is counted where it comes near a line (bytes): some milliseconds. A person who
 /// asks for the regions gets them whatever it takes.
@@ -310,13 +313,35 @@ fn is_near(draft: &Draft<'_>, lines: &Lines, prompt: Tokens) -> bool {
 fn matters(draft: &Draft<'_>, lines: &Lines, estimate: Tokens) -> bool {
     let Draft { situation, request, .. } = draft;
     // By the model's own vocabulary a short one costs little; and who asks for a count wants one.
-    let is_cheap = situation.own.is_some() && request.body.len() <= COUNTED_ANYWAY;
+    let is_cheap = situation.own.is_some() && (request.body.len() <= COUNTED_ANYWAY || length(draft) <= COUNTED_ANYWAY);
     if is_cheap || situation.attempt.is_dry() {
         return true;
     }
     // Where not even one token a byte comes near a line, nothing needs counting.
     let bound = tokens::upper_bound(request.body.len(), &request.conversation);
     bound.is_none_or(|most| is_near(draft, lines, most)) && is_near(draft, lines, estimate)
+}
+
+/// About the bytes of a request as its view has it: of a long history that was folded, little may be left.
+fn length(draft: &Draft<'_>) -> usize {
+    let Conversation { system, body, .. } = &draft.request.conversation;
+    let mut sizes: Vec<usize> = body.iter().map(|message| message.raw.len()).collect();
+    let mut more = draft.held.body.len() + system.iter().map(|message| message.raw.len()).sum::<usize>();
+    for edit in &draft.old.edits {
+        match edit {
+            Edit::Fold { from, to, brief, keep, .. } => {
+                let folded = (*from..(*to).min(sizes.len())).filter(|at| !keep.contains(at));
+                folded.for_each(|at| sizes[at] = 0);
+                more += brief.len();
+            }
+            Edit::Text { at, text, .. } => {
+                sizes.get_mut(*at).into_iter().for_each(|size| *size = (*size).min(text.len() + AROUND));
+            }
+            Edit::Recalled { text, .. } => more += text.len(),
+            Edit::Arguments { .. } => {}
+        }
+    }
+    more + sizes.iter().sum::<usize>()
 }
 
 /// Goes on with the estimate where the server could not count.

@@ -24,7 +24,7 @@ pub(super) mod class;
 pub(super) mod client;
 pub(super) mod completed;
 mod counted_calls;
-mod counted_head;
+pub(super) mod counted_head;
 pub(super) mod digest;
 pub(super) mod draft;
 pub(super) mod drafts;
@@ -305,7 +305,7 @@ fn note(app: &App, upstream: &Upstream, prepared: &Prepared, status: StatusCode,
         upstream = upstream.name(),
         window = prepared.window.tokens,
         window_source = %prepared.window.source,
-        before = prepared.made.before.prompt(),
+        before = prepared.made.before.0.prompt(),
         prompt_tokens = prepared.made.tokens,
         action = %prepared.action(),
         status = status.as_u16(),

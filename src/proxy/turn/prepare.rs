@@ -12,6 +12,7 @@ use tracing::debug;
 use super::admission::advice;
 use super::attempt::{Attempt, in_order, layers};
 use super::client::{is_whole, outcome};
+use super::counted_head::count_brief;
 use super::draft::drafted;
 use super::drafts::{Draft, Drafted, Settled};
 use super::guard::too_small;
@@ -44,8 +45,8 @@ const SENT_AGAIN: &str = "This history was sent before, and is forwarded as it w
 /// A plan that fits, with what became of the request.
 struct Planned {
     drafted: Drafted,
-    /// The client's history, with edits made earlier.
-    before: Regions,
+    /// The client's history, with edits made earlier, and how sure the size of it is.
+    before: (Regions, Sureness),
     /// The client's history without any.
     client: Client,
     /// The lines that were looked at.
@@ -109,7 +110,7 @@ pub(in crate::proxy) async fn in_situation(
         }
         planned => planned?,
     };
-    let done = outcome(app, &draft, &planned.drafted, &planned.before).boxed().await;
+    let done = outcome(app, &draft, &planned.drafted, &planned.before.0).boxed().await;
     let brief = draft.wrote;
     let mut settled = draft.settled();
     let by_index = head.admitted.is_some();
@@ -117,6 +118,10 @@ pub(in crate::proxy) async fn in_situation(
     settled.warnings.extend(cut(&planned.drafted.view, &settled.request.conversation.body));
     if attempt == Attempt::First {
         settled.warnings.extend(too_small(app, &situation, &settled.request, planned.drafted.tokens)?);
+    }
+    if !attempt.is_dry() {
+        let model = (&situation.key, situation.own.as_deref());
+        count_brief(app, upstream, model, &settled.request, &planned.drafted.view).boxed().await;
     }
     let mut prepared = prepared(app, situation, head, wishes, planned, settled);
     prepared.told.client = done;
@@ -139,7 +144,17 @@ async fn planned(
     head: &Head,
 ) -> Result<Planned, Error> {
     let situation = draft.situation;
-    let since = |depth: usize| facts.costs.iter().skip(depth).map(plan::Cost::total).sum();
+    let (whole, sizes) = app.lives.with(situation.id(), |live| (live.accounts.whole, live.accounts.sizes));
+    // What came behind so many messages, as it is told of each of them.
+    let since = |depth: usize| {
+        let messages = draft.request.conversation.body.iter().zip(&facts.costs).skip(depth);
+        // Without the model's own vocabulary, a plan's costs err high, and these are to be right.
+        let size = |(message, cost): (&Message, &plan::Cost)| match situation.own {
+            Some(_) => cost.total(),
+            None => sizes.message(message).saturating_add(cost.media),
+        };
+        messages.map(size).fold(0, Tokens::saturating_add)
+    };
     let ahead = situation.history.ahead.as_ref().map(|ahead| (ahead, since(ahead.depth)));
     let usual = &situation.policy.policy;
     let is_other = draft.policy != *usual && situation.attempt == Attempt::First;
@@ -156,25 +171,16 @@ async fn planned(
         Lines::of(&Facts { output_reserved: usually.max(facts.output_reserved), ..facts }, usual)
     });
     let (mut client, counted) = (unchanged(draft, &facts), draft.counted.is_some());
-    let (whole, sizes) = app.lives.with(situation.id(), |live| (live.accounts.whole, live.accounts.sizes));
     let is_same = |whole: &Whole| whole.of.is_none_or(|of| of == Whole::model(&situation.key));
     let whole = whole.filter(|whole| whole.messages <= situation.history.forwarded() && is_same(whole));
-    let grown = whole.map(|whole| {
-        let messages = draft.request.conversation.body.iter().zip(&facts.costs).skip(whole.messages);
-        // Without the model's own vocabulary, a plan's costs err high, and these are to be right.
-        let more = |(message, cost): (&Message, &plan::Cost)| match situation.own {
-            Some(_) => cost.total(),
-            None => sizes.message(message).saturating_add(cost.media),
-        };
-        (whole, messages.map(more).fold(0, Tokens::saturating_add))
-    });
+    let grown = whole.map(|whole| (whole, since(whole.messages)));
     let offered = if draft.request.offers() { tool_of_ours(app, draft) } else { 0 };
     // Only a change of it counts, and an estimate in place of its first count is none.
     let (system, tools) = told_head(app, draft, false, (facts.system, facts.tools.saturating_sub(offered)));
     let started = Instant::now();
     let drafted = drafted(app, draft, facts, sureness, head.tools.as_ref()).boxed().await?;
     let mut seconds = started.elapsed().as_secs_f64();
-    let mut before = drafted.plan.before;
+    let (mut before, mut before_sureness) = (drafted.plan.before, sureness);
     // Before, the tools were not there.
     let sent = head.admitted.as_ref().map(|admitted| admitted.list.sent);
     before.tools = sent.unwrap_or_else(|| before.tools.saturating_sub(drafted.added));
@@ -187,6 +193,7 @@ async fn planned(
         // Without it, the prompt would be what was forwarded last and what came since.
         let was = ahead.regions.0;
         before = Regions { history: was.history.saturating_add(since), ..was };
+        before_sureness = Sureness::Calibrated;
     }
     let lines = lines.unwrap_or(drafted.plan.lines);
     let head = system.saturating_add(indexed).saturating_add(sent.unwrap_or(tools));
@@ -204,7 +211,7 @@ async fn planned(
             Client { tokens, head, goes_on: false }
         }
     };
-    Ok(Planned { drafted, before, client, lines, seconds })
+    Ok(Planned { drafted, before: (before, before_sureness), client, lines, seconds })
 }
 
 /// What the client's history takes, had nothing ever been rewritten in it.
@@ -336,8 +343,12 @@ fn because(situation: &Situation, head: &Head, wishes: &Wishes, planned: &Planne
     let plan = &planned.drafted.plan;
     let mut out: Vec<String> = situation.pace.reason(plan).into_iter().collect();
     out.extend(wishes.granted.because.iter().cloned());
-    out.extend(situation.history.ahead.iter().flat_map(|ahead| ahead.because.iter().cloned()));
-    out.extend(reasons(&plan.because, planned.before.prompt(), planned.drafted.tokens));
+    let ahead = situation.history.ahead.as_ref().map(|ahead| &ahead.because);
+    out.extend(ahead.and_then(|(due, _)| due.clone()));
+    // What was made ahead is told by the prompt that it was made for.
+    let all = [ahead.map_or(&[][..], |(_, because)| because), &plan.because].concat();
+    let (before, sureness) = planned.before;
+    out.extend(reasons(&all, (before.prompt(), !sureness.is_exact()), planned.drafted.tokens));
     out.extend(situation.repaired.iter().cloned());
     out.extend(wishes.ruled.as_ref().map(Ruled::because));
     out.extend(head.admitted.as_ref().map(|a| a.because()));

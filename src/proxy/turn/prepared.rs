@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 
 use super::head::Head;
+use super::history::Seen;
 use super::rules::Ruled;
 use super::titles::title;
 use super::wished::Outcome;
@@ -57,8 +58,8 @@ pub(in crate::proxy) struct Prepared {
 
 /// What the record knew of its history, and what the client made of that.
 pub(in crate::proxy) struct Past {
-    /// How far a shared record was known when the history was looked up.
-    pub(in crate::proxy) seen: Option<u64>,
+    /// What stood when the history was looked up.
+    pub(in crate::proxy) seen: Seen,
     /// Chain hash of each prefix of the body.
     pub(in crate::proxy) chain: Vec<Digest>,
     /// Where the record knew this history before.
@@ -100,8 +101,8 @@ pub(in crate::proxy) struct Made {
     pub(in crate::proxy) sureness: Sureness,
     /// The longest reply that the client asked for and the one that was forwarded, where that is shorter.
     pub(in crate::proxy) lowered: Option<(Tokens, Tokens)>,
-    /// The client's history, with edits made earlier, by region.
-    pub(in crate::proxy) before: Regions,
+    /// The client's history, with edits made earlier, by region, and how sure the size of all is.
+    pub(in crate::proxy) before: (Regions, Sureness),
     /// What the client's history takes, had nothing ever been rewritten.
     pub(in crate::proxy) client: Client,
     /// The view, by region.

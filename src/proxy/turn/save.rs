@@ -75,7 +75,7 @@ pub(in crate::proxy) async fn save(app: &App, upstream: &Upstream, prepared: &mu
         }
         return Ok(Saved::Stands);
     }
-    let seen = prepared.history.seen.filter(|_| prepared.made.view_changed);
+    let seen = prepared.history.seen.record.filter(|_| prepared.made.view_changed);
     match app.store.record_over(batch, seen).await {
         // What was known of it may have been deleted meanwhile, too.
         Err(store::Error::Overtaken | store::Error::Gap { .. }) if seen.is_some() => return Ok(Saved::Overtaken),
@@ -238,9 +238,11 @@ fn compaction(upstream: &Upstream, prepared: &Prepared) -> serde_json::Value {
     let source = if is_whole(prepared) { Sureness::Estimated } else { prepared.made.sureness };
     let folds = prepared.told.actions.contains(&"summarize") || is_told(prepared);
     let focus = prepared.wishes.standing.focus().or(prepared.policy.focus.as_deref()).filter(|_| folds);
+    let (before, before_sureness) = prepared.made.before;
     json!({
         "action": action, "asked_by": asked_by, "because": prepared.told.because, "window": prepared.window.tokens,
-        "window_source": prepared.window.source, "before": regions(&prepared.made.before),
+        "window_source": prepared.window.source, "before": regions(&before),
+        "before_source": before_sureness.as_str(),
         "after": regions(&prepared.made.after), "prompt_tokens": prepared.made.tokens,
         "prompt_tokens_source": source.as_str(), "model": upstream.canonical(&prepared.request.model),
         "task": prepared.policy.task, "seconds": rounded(prepared.made.seconds), "focus": focus, "depth": depth(&prepared.made.view),

@@ -83,7 +83,7 @@ function Failed({ id }) {
 function Rewrites({ seen }) {
   const list = [...seen.rewrites].reverse().slice(0, 30);
   const missed = [["file", "of a file"], ["query", "by the same query"], ["recall", "by recall"]].filter(([kind]) => seen.state.missed?.[kind]).map(([kind, name]) => `${count(seen.state.missed[kind])} ${name}`);
-  return html`<${Card} title="Rewrites" small=${`${count(seen.did.compactions)} freed ${count(seen.did.freed_tokens)} tokens`}>
+  return html`<${Card} title="Rewrites" small=${`${count(seen.did.compactions)} freed ${seen.did.freed_is_estimated ? "about " : ""}${count(seen.did.freed_tokens)} tokens`}>
     ${list.length ? html`<ul class="plain">${list.map(({ id, time_ms, data, undone, told }) => html`<li key=${id}><details><summary>${told}${undone && " (undone)"} <span class="soft">· <${Ago} ms=${time_ms} /></span></summary>
       ${data.focus && html`<p class="why">Its focus: <i>${data.focus}</i></p>`}
       <ul class="plain">${(data.because ?? []).map((why) => html`<li key=${why}>${grouped(why)}</li>`)}</ul></details></li>`)}</ul>`

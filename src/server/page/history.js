@@ -180,7 +180,7 @@ function Folded({ run, rows, ...more }) {
   const brief = first ? (fold.brief ?? "").replace(/^\[[^\]]*\]\s*/, "").replace(/\s+/g, " ") : "";
   return html`<div ...${more} class="row folded" id=${`f${run.from}`}><span class="n">${open ? "▾" : "▸"}</span><span class="who">folded</span>
     <span class="t">${plural(run.to - run.from, "message")}, ${run.from}–${run.to - 1}: ${open ? "shown below" : "click to open"}</span><span class="k"></span>
-    <span class="v" title=${first ? brief.slice(0, 600) : ""}>${first ? html`<b>brief of messages ${fold.from}–${fold.to - 1} · ${count(fold.brief_tokens)} tokens</b> ${brief.slice(0, 200)}` : "in the brief"}</span></div>`;
+    <span class="v" title=${first ? brief.slice(0, 600) : ""}>${first ? html`<b>brief of messages ${fold.from}–${rows.runs.at(-1).to - 1} · ${count(fold.brief_tokens)} tokens</b> ${brief.slice(0, 200)}` : "in the brief"}</span></div>`;
 }
 
 function Message({ at, message, pinned, ...more }) {

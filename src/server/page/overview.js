@@ -26,7 +26,7 @@ function Saved({ busy }) {
   const [report, error] = useData(`/windowsill/report?since=${since}`, { wants: busy });
   return html`<div class="title"><h1>Overview</h1><label class="actions soft">What was saved, <select aria-label="Of which time" value=${span} onchange=${pick}>${SPANS.map(([name], n) => html`<option key=${n} value=${n}>${name}</option>`)}</select></label></div>
     <div class="three" id="saved">${error && !report ? html`<${Wrong} error=${error} />` : html`
-      <${Figure} value=${count(report?.kept_out_tokens)}>tokens that ${plural(report?.rewrites ?? 0, "rewrite")} took out of prompts; the model read ${count(report?.read_back_tokens)} back, and about ${count(report?.recalled_ahead_tokens)} came back by themselves<//>
+      <${Figure} value=${`${report?.kept_out_is_estimated ? "about " : ""}${count(report?.kept_out_tokens)}`}>tokens that ${plural(report?.rewrites ?? 0, "rewrite")} took out of prompts; the model read ${count(report?.read_back_tokens)} back, and about ${count(report?.recalled_ahead_tokens)} came back by themselves<//>
       <${Figure} value=${count(report?.cached_tokens)}>tokens that came from the servers' caches${report?.prompt_tokens ? `: ${percent(report.cached_tokens / report.prompt_tokens)} of all prompts` : ""}<//>
       <${Figure} value=${report?.not_waited_seconds > 0 ? seconds(report.not_waited_seconds) : "–"}>of reading saved by the caches, at the servers' measured speed<//>`}</div>`;
 }

@@ -9,6 +9,9 @@ use crate::conversation::{Conversation, Tokens};
 /// How often a plan is made again because a count was higher than estimated.
 const PLANS: usize = 4;
 
+/// The share of what fits that may stay unused where what is asked now was cut (one part of so many).
+const UNUSED: Tokens = 16;
+
 /// The tools of ours that a request may have: what they take, and which of them are there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ours {
@@ -72,6 +75,10 @@ pub struct Fitting<'a, M> {
     /// The margin where the last view was too long by the history's share alone: for where the usual one leaves nothing to plan.
     milder: Option<Tokens>,
     doubt: Doubt<M>,
+    /// One that fits, while another one is made that cuts less of what is asked now.
+    fits: Option<Made<M>>,
+    /// What a plan came to by estimate of which the view was too long, less what that was too long by.
+    too_long: Option<Tokens>,
 }
 
 /// How far it came.
@@ -91,6 +98,8 @@ struct SoFar {
 struct Doubt<M> {
     /// Tokens of the counts that may not be there.
     tokens: Tokens,
+    /// Whether sizes are estimates.
+    estimates: bool,
     /// The shortest view that fits the window without them: for where nothing fits with them.
     fits_without: Option<Made<M>>,
 }
@@ -116,13 +125,16 @@ impl<'a, M> Fitting<'a, M> {
             refused: None,
             takes_all: false,
             milder: None,
-            doubt: Doubt { tokens: 0, fits_without: None },
+            doubt: Doubt { tokens: 0, estimates: true, fits_without: None },
+            fits: None,
+            too_long: None,
         }
     }
 
-    /// Tells how many tokens of the next counts may not be there. No request is refused for those: its server knows.
-    pub fn doubts(&mut self, tokens: Tokens) {
-        self.doubt.tokens = tokens;
+    /// Tells how many tokens of the next sizes may not be there, and whether these are estimates. No request is refused for those
+    /// tokens: its server knows.
+    pub fn doubts(&mut self, tokens: Tokens, estimates: bool) {
+        (self.doubt.tokens, self.doubt.estimates) = (tokens, estimates);
     }
 
     /// What the last plan was made by.
@@ -248,11 +260,17 @@ impl<'a, M> Fitting<'a, M> {
     /// Tells what the last plan came to. Returns it where it fits; else the next plan aims lower.
     pub fn made(&mut self, plan: Plan, tokens: Tokens, what: M) -> Option<Made<M>> {
         let limit = self.limit();
-        let facts = &mut self.facts;
         let made = Made { plan, tokens, what };
-        if tokens <= limit || self.takes_all {
-            return Some(made);
+        if let Some(shorter) = self.fits.take() {
+            let is_better = made.tokens <= limit && made.tokens > shorter.tokens;
+            return Some(if is_better { made } else { shorter });
         }
+        if tokens <= limit || self.takes_all {
+            let Some(fuller) = self.fuller(&made, limit) else { return Some(made) };
+            (self.so_far.first, self.fits) = (Some(fuller), Some(made));
+            return None;
+        }
+        let facts = &mut self.facts;
         self.so_far.counted += 1;
         // What a refusal tells is the smallest view, against what the first one had to fit.
         let told = self.refused.filter(|so_far| so_far.after.prompt() <= tokens);
@@ -261,6 +279,7 @@ impl<'a, M> Fitting<'a, M> {
         let most = facts.window.saturating_sub(least_reserve(facts.window)).saturating_sub(self.start.slack);
         // It is longer than it may be by so much: the next plan comes to less than this one by that, and a little more.
         let over = tokens.saturating_sub(limit);
+        self.too_long = Some(made.plan.after.prompt().saturating_sub(over)).into_iter().chain(self.too_long).min();
         let aim = made.plan.after.prompt().saturating_sub(over + over / 8 + 8);
         let least = facts.slack.saturating_add(8);
         // Or the history was estimated too low, all of it alike: then as much less of it fits as it came out longer.
@@ -278,6 +297,30 @@ impl<'a, M> Fitting<'a, M> {
         {
             self.doubt.fits_without = Some(made);
         }
+        None
+    }
+
+    /// A plan that cuts less of what is asked now than this one, which left much of the window unused: what is cut for an estimate
+    /// that came out too high is missing in the answer.
+    fn fuller(&mut self, made: &Made<M>, limit: Tokens) -> Option<Plan> {
+        let newest = self.conversation.body.len().checked_sub(1)?;
+        let cuts = made.plan.actions.iter().any(|action| matches!(action, Action::Cut { at, .. } if *at == newest));
+        let unused = limit.saturating_sub(made.tokens);
+        if !cuts || self.doubt.estimates || self.takes_all || unused <= limit / UNUSED {
+            return None;
+        }
+        let planned = made.plan.after.prompt();
+        let more = u64::from(unused - unused / 8) * u64::from(planned) / u64::from(made.tokens.max(1));
+        let aim = planned.saturating_add(u32::try_from(more).unwrap_or(Tokens::MAX));
+        // One token more than fits is too much: what is cut at the ends of lines and words grows in steps.
+        let aim = self.too_long.map_or(aim, |too_long| aim.min(too_long.saturating_sub(2)));
+        let facts = self.facts.clone();
+        self.facts.slack = facts.window.saturating_sub(facts.output_reserved).saturating_sub(aim);
+        let plan = self.giving_way();
+        if plan.fits && plan.after.prompt() > planned {
+            return Some(plan);
+        }
+        self.facts = facts;
         None
     }
 
@@ -372,6 +415,42 @@ mod tests {
         }
     }
 
+    /// Text of which each token was taken for two: less of it is cut once that is seen, and not for an estimate alone.
+    #[test]
+    fn no_more_of_what_is_asked_is_cut_than_the_window_needs() {
+        let message = serde_json::json!({"role": "user", "content": "word7 ".repeat(400)}).to_string();
+        let conversation =
+            Conversation { body: vec![openai_chat::message(message.into()).unwrap()], ..Conversation::default() };
+        let costs = vec![Cost { text: 2_000, ..Cost::default() }];
+        let policy = Policy::default();
+        for (window, system) in [(128, 0), (128, 25), (1_024, 25)] {
+            let facts =
+                Facts { window, output_reserved: 16, slack: 16, system, costs: costs.clone(), ..Facts::default() };
+            let fits = |estimates, real: &dyn Fn(Tokens) -> Tokens| {
+                let mut fitting = Fitting::new(&conversation, facts.clone(), &policy, 16, Ours::default());
+                fitting.doubts(0, estimates);
+                let mut counted = Vec::new();
+                let made = fit(fitting, &mut |plan, _| {
+                    counted.push(system + real(plan.after.prompt() - system));
+                    (*counted.last().unwrap(), ())
+                });
+                (made.expect("it fits").tokens, counted)
+            };
+            let limit = window - 32;
+            let (tokens, counted) = fits(false, &|history| history / 2);
+            assert!(tokens <= limit && tokens > counted[0], "{tokens} of {limit} after {counted:?}");
+            assert_eq!(counted.len(), 2);
+            let (tokens, counted) = fits(true, &|history| history / 2);
+            assert_eq!((tokens, counted.len()), (counted[0], 1), "an estimate decides nothing");
+            let (tokens, counted) = fits(false, &|history| history);
+            assert_eq!((tokens, counted.len()), (counted[0], 1), "there is nothing to gain");
+            // What grows faster than expected is not taken.
+            let (tokens, counted) =
+                fits(false, &|history| if history < limit - system + 1 { history / 2 } else { window });
+            assert_eq!((tokens, counted.len()), (counted[0], 2), "{counted:?}");
+        }
+    }
+
     /// A count may be too high by what nobody knows of another rendering: a request that fits without that is not refused.
     #[test]
     fn what_a_count_may_be_too_high_by_is_no_reason_to_refuse() {
@@ -383,7 +462,7 @@ mod tests {
         let policy = Policy::default();
         let fits = |doubt| {
             let mut fitting = Fitting::new(&conversation, facts.clone(), &policy, 8, Ours::default());
-            fitting.doubts(doubt);
+            fitting.doubts(doubt, true);
             fit(fitting, &mut |plan, _| (plan.after.prompt().max(60) + 70, ()))
         };
         let cannot = fits(0).expect_err("it is longer than the window");

@@ -10,21 +10,16 @@ pub(super) const STAY: &str = ", of which stay ";
 /// Begins the reason of an undo, before what it took back.
 pub const TOOK_BACK: &str = "took back ";
 
-/// Reasons of what is made ahead of need: nobody has counted its prompt yet.
-pub fn foreseen(because: &[Because]) -> impl Iterator<Item = String> + '_ {
-    let told = |why: &Because| {
-        let Because { before, after, .. } = why;
-        recorded(why, &format!("about {before}"), &format!("about {after}"))
-    };
-    because.iter().map(told)
-}
-
 /// Reasons as they are told: the first begins with the prompt as it was, and the last ends with the one that was forwarded.
-/// What a rule left to the next one was only planned.
-pub fn reasons(because: &[Because], before: Tokens, after: Tokens) -> Vec<String> {
+/// What a rule left to the next one was only planned. `rough`: nobody counted the prompt as it was.
+pub fn reasons(because: &[Because], (before, rough): (Tokens, bool), after: Tokens) -> Vec<String> {
     let last = because.len().saturating_sub(1);
     let told = |(at, why): (usize, &Because)| {
-        let from = if at == 0 { before.to_string() } else { format!("about {}", why.before) };
+        let from = match at {
+            0 if rough => format!("about {before}"),
+            0 => before.to_string(),
+            _ => format!("about {}", why.before),
+        };
         let to = if at == last { after.to_string() } else { format!("about {}", why.after) };
         recorded(why, &from, &to)
     };
@@ -74,8 +69,8 @@ pub struct Rewrite<'a> {
     pub because: &'a [&'a str],
     /// Prompt tokens before and after.
     pub tokens: (Tokens, Tokens),
-    /// Whether what is after was only estimated.
-    pub estimated: bool,
+    /// Whether these were only estimated.
+    pub estimated: (bool, bool),
     /// Tokens that were kept for the reply.
     pub reserved: Tokens,
     /// The window, where it is known.
@@ -118,9 +113,9 @@ fn done(rewrite: &Rewrite<'_>, facts: &[Fact<'_>]) -> String {
 }
 
 fn sizes(rewrite: &Rewrite<'_>) -> String {
+    let size = |tokens, estimated| format!("{}{}", if estimated { "about " } else { "" }, grouped(tokens));
     let (before, after) = rewrite.tokens;
-    let about = if rewrite.estimated { "about " } else { "" };
-    format!("{} → {about}{} tokens", grouped(before), grouped(after))
+    format!("{} → {} tokens", size(before, rewrite.estimated.0), size(after, rewrite.estimated.1))
 }
 
 /// One recorded reason.
@@ -149,6 +144,11 @@ impl<'a> Fact<'a> {
         self.what.rsplit_once(STAY).and_then(|(_, n)| n.parse().ok()).unwrap_or(0)
     }
 
+    /// The message behind the last one of a fold. An older version told it as "2..15".
+    fn behind(&self, last: usize) -> usize {
+        if self.what.contains("..") { last } else { last.saturating_add(1) }
+    }
+
     /// What the rule did, without its subject.
     fn clause(&self) -> Option<String> {
         let numbers = || self.what.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse::<usize>().ok());
@@ -158,8 +158,8 @@ impl<'a> Fact<'a> {
             None => many.to_owned(),
         };
         Some(match self.rule {
-            "summarize" => match (numbers().next(), numbers().nth(1)) {
-                (Some(from), Some(to)) if to > from => match (to - from).saturating_sub(self.stay()) {
+            "summarize" => match (numbers().next(), numbers().nth(1).map(|last| self.behind(last))) {
+                (Some(from), Some(behind)) if behind > from => match (behind - from).saturating_sub(self.stay()) {
                     1 => "folded 1 message".to_owned(),
                     n => format!("folded {} messages", grouped_digits(n)),
                 },
@@ -273,7 +273,7 @@ mod tests {
     }
 
     fn told(action: &str, because: &[Because], more: impl FnOnce(&mut Rewrite<'_>)) -> String {
-        let written = reasons(because, 3_562, 1_204);
+        let written = reasons(because, (3_562, false), 1_204);
         let written: Vec<&str> = written.iter().map(String::as_str).collect();
         let mut rewrite =
             Rewrite { action, because: &written, tokens: (3_562, 1_204), reserved: 0, ..Rewrite::default() };
@@ -283,10 +283,15 @@ mod tests {
 
     #[test]
     fn what_is_recorded_is_told_as_a_sentence() {
-        let fold = because("summarize", "messages 2..15 folded into a brief of at most 400 tokens", 3_400);
+        let fold = because("summarize", "messages 2 to 14 folded into a brief of at most 400 tokens", 3_400);
+        let older = because("summarize", "messages 2..15 folded into a brief of at most 400 tokens", 3_400);
+        assert_eq!(told("summarize", &[older], |_| ()), told("summarize", std::slice::from_ref(&fold), |_| ()));
         let clear =
             because("clear", "3 old results cleared, about 900 tokens freed, about 80 to evaluate again", 2_400);
         let evict = because("evict", "1 over 614 tokens replaced by a preview", 614);
+        assert!(
+            reasons(&[clear.clone(), fold.clone()], (3_562, true), 1_204)[0].contains("(about 3562 -> about 1204 ")
+        );
         assert_eq!(
             told("summarize", std::slice::from_ref(&fold), |r| r.window = Some(4_096)),
             "Folded 13 messages at 87 %, because the prompt had passed 3,400 tokens: 3,562 → 1,204 tokens."
@@ -296,8 +301,8 @@ mod tests {
             "Cleared 3 old results and folded 13 messages at 111 %, because the prompt would not have fitted: 3,562 → 1,204 tokens."
         );
         assert_eq!(
-            told("evict", &[evict], |r| r.estimated = true),
-            "Put a preview in the place of 1 large result, because a result may have 614 tokens: 3,562 → about 1,204 tokens."
+            told("evict", &[evict], |r| r.estimated = (true, true)),
+            "Put a preview in the place of 1 large result, because a result may have 614 tokens: about 3,562 → about 1,204 tokens."
         );
         let pinned = Because { what: format!("{}, of which stay 2", fold.what), ..fold.clone() };
         assert!(told("summarize", &[pinned], |_| ()).starts_with("Folded 11 messages, because"));
@@ -341,7 +346,7 @@ mod tests {
             let said = told(rule, &[because(rule, what, 0)], |r| r.asked_by = Some(AskedBy::User));
             assert_eq!(said, format!("{is}, as you asked: 3,562 → 1,204 tokens."));
         }
-        let rewrite = Rewrite { action: "brief", tokens: (9, 3), estimated: true, ..Rewrite::default() };
+        let rewrite = Rewrite { action: "brief", tokens: (9, 3), estimated: (false, true), ..Rewrite::default() };
         assert_eq!(named(&rewrite), "the rewrite that changed the brief (9 → about 3 tokens)");
         assert_eq!(told("odd", &[], |_| ()), "Changed the prompt (odd): 3,562 → 1,204 tokens.");
     }

@@ -179,7 +179,8 @@ pub(super) fn commit(sheet: &mut Sheet<'_>, fold: Fold) -> String {
         0 => String::new(),
         n => format!("{STAY}{n}"),
     };
-    let what = format!("messages {from}..{to} folded into a brief of at most {brief} tokens{stay}");
+    let last = to.saturating_sub(1);
+    let what = format!("messages {from} to {last} folded into a brief of at most {brief} tokens{stay}");
     sheet.decided.actions.push(Action::Fold { from, to, keep, budget: brief, ask_model });
     what
 }
