@@ -33,9 +33,7 @@ pub(in crate::proxy) async fn learned_of_calls(app: &App, draft: &Draft<'_>) -> 
         match upstream.count(&openai_chat::write(&draft.request, &called_with(arguments), &[])).await {
             Ok(told) => *tokens = told,
             // A template that takes no such messages says nothing of calls. Older servers answer 500 where a template fails.
-            Err(Error::Status { status, .. })
-                if matches!(status, StatusCode::BAD_REQUEST | StatusCode::INTERNAL_SERVER_ERROR) =>
-            {
+            Err(Error::Status { status: StatusCode::BAD_REQUEST | StatusCode::INTERNAL_SERVER_ERROR, .. }) => {
                 app.measure.note_calls(key, true, recognized);
                 return !was;
             }
