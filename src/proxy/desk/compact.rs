@@ -17,7 +17,7 @@ use crate::clock::now_ms;
 use crate::config::Resolved;
 use crate::conversation::edit::View;
 use crate::conversation::{Digest, Tokens};
-use crate::measure::{Known, tokens};
+use crate::measure::tokens;
 use crate::plan::reason::AskedBy;
 use crate::plan::{Action, Because, Counting, Facts, Lines, Plan, Regions, Strategy};
 use crate::proxy::state::gauge::{reasons, regions};
@@ -25,7 +25,6 @@ use crate::proxy::state::live::Unmade;
 use crate::proxy::state::standing::{Held, Standing, held, standing_of};
 use crate::proxy::state::steer::{Steer, When};
 use crate::proxy::state::view::{Intent, Subject, make_view, planned};
-use crate::proxy::turn::attempt::fingerprint;
 use crate::proxy::turn::brief::{Ask, ask_for_brief, folded, is_asked, left_out};
 use crate::proxy::turn::save::{counted_edits, depth, rounded};
 use crate::proxy::turn::situation::{Situation, of_record};
@@ -462,10 +461,6 @@ pub(in crate::proxy) async fn record_view(
         // Why nothing was done to the prompt of the last request says nothing of this one.
         state["waits"] = json!(undecided(ground, price.after));
     }
-    let known = price.counted.then(|| {
-        let print = fingerprint(&view, &ground.situation.key);
-        (tip, print, Known { messages: chain.len(), tokens: price.after })
-    });
     let now_ms = now_ms();
     let event = Event { now_ms, conversation: Some(row.id.clone()), kind: "context_compaction".into(), data };
     let update = ConversationUpdate { tip, depth: chain.len(), state: state.to_string(), ..unchanged(row, now_ms) };
@@ -475,11 +470,7 @@ pub(in crate::proxy) async fn record_view(
     app.metrics.rewrote(asked.action);
     // What was made ahead was made for the view before.
     app.lives.steer(&row.id);
-    app.lives.with(&row.id, |live| {
-        live.work.draft = None;
-        // The next request goes on from what was counted now.
-        live.prompt.known = known.or(live.prompt.known);
-    });
+    app.lives.with(&row.id, |live| live.work.draft = None);
     Ok(())
 }
 

@@ -150,7 +150,7 @@ async fn counted_facts(app: &App, draft: &mut Draft<'_>) -> (Facts, Sureness) {
     }
     let estimate = draft.sum(&facts);
     let depends = matters(draft, &lines, estimate);
-    if !situation.can_count() || !depends && !has_new_head(app, draft) {
+    if !situation.can_count() || !depends && !has_new_head(app, draft) && !has_new_view(app, draft) {
         if again && !situation.can_count() {
             draft.keep_what_fit(&mut facts);
         }
@@ -196,6 +196,14 @@ fn has_new_head(app: &App, draft: &Draft<'_>) -> bool {
     let by = (&situation.key, situation.own.as_deref());
     let kept = Marks::of(&app.measure, by, request, old, tool).kept(&app.measure);
     kept.system.is_none() || kept.tools.is_none()
+}
+
+/// Whether nobody has told yet what a prompt takes in this view, and it is short: a person changed it, or it was made between requests.
+/// What it would be estimated at by the prompts before it, which were several times as long, may be off by a third.
+fn has_new_view(app: &App, draft: &Draft<'_>) -> bool {
+    let Situation { history, key, .. } = draft.situation;
+    let is_told = || known(app, &history.id, &history.chain, &draft.old, key).is_some();
+    !draft.old.edits.is_empty() && length(draft) <= COUNTED_ANYWAY && !is_told()
 }
 
 /// The facts without a count of the prompt that is planned; `reported`: with what replies told of such prompts. Nothing is
