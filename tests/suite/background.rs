@@ -165,38 +165,49 @@ fn a_request_that_comes_meanwhile_goes_first() {
 /// What is in the making when a person changes the view was begun for the view before: it is stopped, and takes the place of nothing.
 #[test]
 fn what_a_person_changes_meanwhile_stands() {
-    let fake = Fake::start(Kind::LlamaServer, 4096);
-    let (gate, holds) = (Gate::default(), Arc::new(AtomicBool::new(false)));
-    let (held, is_held) = (gate.clone(), Arc::clone(&holds));
-    fake.script(move |seen| match seen.is_summary() && is_held.load(Ordering::SeqCst) {
-        true => Play::Wait(held.clone(), Box::new(Play::Usual)),
-        false => Play::Usual,
-    });
-    let proxy = TestProxy::before(&fake);
-    let grown = |sent: Chat, turns: std::ops::Range<u64>| {
-        turns.fold(sent, |sent, n| sent.assistant(&prose(n, 1_300)).user(&format!("And what about item {n}?")))
-    };
-    let sent = grown(chat().system("You are a helpful assistant.").user("Let us plan the garden."), 0..4);
-    let id = proxy.chat(&sent).ok().header("x-windowsill-conversation").unwrap().to_owned();
-    let base = format!("/windowsill/conversations/{id}");
-    proxy.post(&format!("{base}/compact"), &[], b"{}").ok();
-    holds.store(true, Ordering::SeqCst);
-    let sent = grown(sent, 4..11);
-    assert_eq!(proxy.chat(&sent).ok().action(), "none");
-    fake.wait("a brief ahead of need", |seen| seen.iter().filter(|seen| seen.is_summary()).count() == 2);
-    proxy.post(&format!("{base}/brief"), &[], br#"{"text": "The garden is planned. The code word is ZEBRA."}"#).ok();
-    holds.store(false, Ordering::SeqCst);
-    gate.open();
-    // Whether it was used or broken off, it is in the books.
-    proxy.eventually("/windowsill/events?kind=model_usage", |all| {
-        let summaries = all["events"].as_array().unwrap().iter().filter(|event| event["data"]["role"] == "summary");
-        summaries.count() == 2
-    });
-    // Had it gone on, it would have folded by now.
-    std::thread::sleep(std::time::Duration::from_millis(400));
-    let next = past_the_wall(sent);
-    assert_eq!(proxy.chat(&next).ok().action(), "summarize");
-    assert!(fake.last().json().to_string().contains("ZEBRA"), "{}", fake.last().json());
+    for changes in [false, true] {
+        let fake = Fake::start(Kind::LlamaServer, 4096);
+        let (gate, holds) = (Gate::default(), Arc::new(AtomicBool::new(false)));
+        let (held, is_held) = (gate.clone(), Arc::clone(&holds));
+        fake.script(move |seen| match seen.is_summary() && is_held.load(Ordering::SeqCst) {
+            true => Play::Wait(held.clone(), Box::new(Play::Usual)),
+            false => Play::Usual,
+        });
+        let proxy = TestProxy::before(&fake);
+        let grown = |sent: Chat, turns: std::ops::Range<u64>| {
+            turns.fold(sent, |sent, n| sent.assistant(&prose(n, 1_300)).user(&format!("And what about item {n}?")))
+        };
+        let sent = grown(chat().system("You are a helpful assistant.").user("Let us plan the garden."), 0..4);
+        let id = proxy.chat(&sent).ok().header("x-windowsill-conversation").unwrap().to_owned();
+        let base = format!("/windowsill/conversations/{id}");
+        proxy.post(&format!("{base}/compact"), &[], b"{}").ok();
+        holds.store(true, Ordering::SeqCst);
+        let sent = grown(sent, 4..11).assistant(&prose(90, 700)).user("Go on.");
+        assert_eq!(proxy.chat(&sent).ok().action(), "none");
+        fake.wait("a brief ahead of need", |seen| seen.iter().filter(|seen| seen.is_summary()).count() == 2);
+        let role = |event: &Value, role: &str| event["data"]["role"] == role;
+        let has = |wanted: &'static str, n: usize| {
+            move |all: &Value| all["events"].as_array().unwrap().iter().filter(|event| role(event, wanted)).count() == n
+        };
+        let usage = "/windowsill/events?kind=model_usage";
+        if !changes {
+            gate.open();
+            // It goes on with the fold, whose prompt is read ahead.
+            proxy.eventually(usage, has("prefill", 1));
+            continue;
+        }
+        let text = br#"{"text": "The garden is planned. The code word is ZEBRA."}"#;
+        proxy.post(&format!("{base}/brief"), &[], text).ok();
+        holds.store(false, Ordering::SeqCst);
+        gate.open();
+        // Whether it was used or broken off, it is in the books.
+        proxy.eventually(usage, has("summary", 2));
+        std::thread::sleep(std::time::Duration::from_millis(400));
+        assert!(has("prefill", 0)(&proxy.get(usage).ok().json()), "it went on with the fold");
+        let next = past_the_wall(sent);
+        assert_eq!(proxy.chat(&next).ok().action(), "summarize");
+        assert!(fake.last().json().to_string().contains("ZEBRA"), "{}", fake.last().json());
+    }
 }
 
 #[test]
