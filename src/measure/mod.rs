@@ -205,7 +205,7 @@ impl Measure {
         self.estimates.writes_calls(model.as_str()).map(|(written, _)| written)
     }
 
-    /// Whether that is known of the server as it was recognized this last time: its template may be another since.
+    /// Whether that was learned since the server was last recognized. After a restart, its template may be another.
     pub fn knows_calls(&self, model: &ModelKey, recognized: u64) -> bool {
         self.estimates.writes_calls(model.as_str()).is_some_and(|(_, by)| by == recognized)
     }

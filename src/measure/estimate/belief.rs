@@ -140,8 +140,8 @@ pub(super) struct Belief {
     mean: [f64; WEIGHTS],
     covariance: [[f64; WEIGHTS]; WEIGHTS],
     corrected: bool,
-    /// Whether the model's template writes the calls of tools, where that is known, and how often its server had been recognized
-    /// that told it.
+    /// Whether the model's template writes tool calls, where that is known. The number says how often the server had been recognized by
+    /// then.
     pub(super) calls: Option<(bool, u64)>,
 }
 

@@ -193,8 +193,8 @@ impl Estimates {
         self.models.lock().get(model).is_some_and(Belief::is_corrected)
     }
 
-    /// Whether a model's template writes the calls of tools, and how often its server had been recognized that told it; `None` where
-    /// nobody has found out.
+    /// Whether a model's template writes tool calls; `None` where that is not known. The number says how often its server had been
+    /// recognized by then.
     pub fn writes_calls(&self, model: &str) -> Option<(bool, u64)> {
         self.models.lock().get(model).and_then(|belief| belief.calls)
     }

@@ -77,7 +77,7 @@ pub struct Fitting<'a, M> {
     doubt: Doubt<M>,
     /// One that fits, while another one is made that cuts less of what is asked now.
     fits: Option<Made<M>>,
-    /// What a plan came to by estimate of which the view was too long, less what that was too long by.
+    /// The planned size of a view that was counted as too long, less the tokens that were too many.
     too_long: Option<Tokens>,
 }
 
@@ -98,7 +98,7 @@ struct SoFar {
 struct Doubt<M> {
     /// Tokens of the counts that may not be there.
     tokens: Tokens,
-    /// Whether sizes are estimates.
+    /// Whether the sizes are estimates, not counts.
     estimates: bool,
     /// The shortest view that fits the window without them: for where nothing fits with them.
     fits_without: Option<Made<M>>,

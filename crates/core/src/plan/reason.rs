@@ -11,7 +11,7 @@ pub(super) const STAY: &str = ", of which stay ";
 pub const TOOK_BACK: &str = "took back ";
 
 /// Reasons as they are told: the first begins with the prompt as it was, and the last ends with the one that was forwarded.
-/// What a rule left to the next one was only planned. `rough`: nobody counted the prompt as it was.
+/// What a rule left to the next one was only planned. `rough`: the size before was only estimated.
 pub fn reasons(because: &[Because], (before, rough): (Tokens, bool), after: Tokens) -> Vec<String> {
     let last = because.len().saturating_sub(1);
     let told = |(at, why): (usize, &Because)| {
@@ -69,7 +69,7 @@ pub struct Rewrite<'a> {
     pub because: &'a [&'a str],
     /// Prompt tokens before and after.
     pub tokens: (Tokens, Tokens),
-    /// Whether these were only estimated.
+    /// Whether the size before was only estimated, and the one after.
     pub estimated: (bool, bool),
     /// Tokens that were kept for the reply.
     pub reserved: Tokens,
